@@ -44,7 +44,7 @@ from stratalog.broker.topics import TopicHandlers
 from stratalog.broker.transactions import TransactionHandlers
 from stratalog.config import BrokerConfig
 from stratalog.errors import BrokerStartError, InvalidArgumentError, StratalogError
-from stratalog.format.messages.schema import uuid_text
+from stratalog.format.uuids import id_text
 from stratalog.log_dir import LogDir
 from stratalog.storage.closing import Closing
 from stratalog.storage.disk import Disk
@@ -346,4 +346,4 @@ def _identity_of(logs: Logs, config: BrokerConfig) -> tuple[int, str]:
     if meta is not None and meta.cluster_id is not None:
         return node_id, meta.cluster_id
     digest = sha256(str(logs.paths[0].resolve()).encode()).digest()
-    return node_id, uuid_text(digest[:16])
+    return node_id, id_text(digest[:16])

@@ -18,7 +18,12 @@ _ID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 
 def encode_id(value: uuid.UUID) -> str:
     """22 characters of URL-safe base64."""
-    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
+    return id_text(value.bytes)
+
+
+def id_text(raw: bytes) -> str:
+    """The same for the 16 bytes of an id."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
 def decode_id(text: str) -> uuid.UUID | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import struct
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import groupby
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
 from stratalog.format import varint
 from stratalog.format.java_text import decode_utf8
+from stratalog.format.uuids import id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sized
@@ -351,7 +352,7 @@ def _uuid_codec() -> _Codec:
 
     def read(data: Buffer, at: int) -> tuple[Value, int]:
         value, at = raw.read(data, at)
-        return uuid_text(value), at
+        return id_text(value), at
 
     def write(out: Output, value: Value) -> None:
         out += uuid_bytes(value)
@@ -495,13 +496,8 @@ _COMPACT: Final = _compact_length()
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of `uuid_text`."""
+    """The 16 bytes of an id."""
     return urlsafe_b64decode(text + "==")
-
-
-def uuid_text(raw: bytes) -> str:
-    """Kafka's text of a uuid: 22 characters of URL-safe base64."""
-    return urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 _ESCAPES: Final = {code: f"\\u{code:04X}" for code in range(0x20)} | {
