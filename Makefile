@@ -98,7 +98,7 @@ test-jvm: accelerator ## Prepare an archive of Spark's classes, with which the J
 	$(PYTHON) -m tests.spark.quick_jvm
 
 .PHONY: test-tools
-test-tools: ## Make sure that Chromium and kcat are there; without them some tests are skipped
+test-tools: $(INSTALLED) ## Make sure that Chromium, kcat and jars of Kafka are there; without them some tests are skipped
 	scripts/ensure_test_tools || true
 
 .PHONY: lock

@@ -40,7 +40,7 @@ from stratalog.service.maintenance import Maintenance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from stratalog.format.metadata import MetaProperties
+    from stratalog.format.directory_metadata import MetaProperties
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.recovery_plan import Truncation
     from stratalog.partitions.saved_state import MissingDirs

@@ -10,8 +10,8 @@ from stratalog.config import CleanupPolicy, TopicCompression
 from stratalog.format.arguments import TimeLike
 from stratalog.format.batch import BatchHeader, Peek
 from stratalog.format.checkpoint import EpochEntry
+from stratalog.format.directory_metadata import MetaProperties
 from stratalog.format.legacy import LegacyHeader
-from stratalog.format.metadata import MetaProperties
 from stratalog.format.names import DirState
 from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn

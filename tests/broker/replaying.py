@@ -381,7 +381,9 @@ class Replay:
             ScramMechanism.SHA_256, "carol-secret", salt=b"saltsaltsaltsalt"
         )
         if not (self.client == "confluent" and self.scenario == "admin_scram"):
-            self._broker._rights.change_credentials({("carol", ScramMechanism.SHA_256): salted})
+            self._broker._access_control.change_credentials(
+                {("carol", ScramMechanism.SHA_256): salted}
+            )
         for name, count in {**dict.fromkeys(INTERNAL, 4), **found.partitions}.items():
             if name in log_dir.topics or (name in INTERNAL and name not in found.partitions):
                 continue

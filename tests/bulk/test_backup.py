@@ -32,6 +32,7 @@ from stratalog.errors import (
 from stratalog.format.batch import BatchHeader
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
+from stratalog.format.legacy import encode_legacy
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
@@ -56,6 +57,7 @@ from tests.bulk.backups import (
 )
 from tests.effort import EFFORT
 from tests.golden.cases import GoldenCase, all_cases, log_dir_case
+from tests.kafka_loader import MAGIC_AT, batches_of
 from tests.looping import for_each
 
 if TYPE_CHECKING:
@@ -409,6 +411,37 @@ def test_committed_offsets_do_not_exceed_their_logs(tmp_path: Path) -> None:
     earlier = restore(where, [tmp_path / "earlier"], Selection(until_ms=45_000))
     assert earlier.clamped == ()
     assert committed(tmp_path / "earlier") == {("slow", 0): 3, ("fast", 0): 10}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_committed_offsets_are_reset_in_the_format_of_their_log(magic: int, tmp_path: Path) -> None:
+    """Its broker may know no later one, and would load no committed offset at all."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    with LogDir.open(logs, background=False) as opened:
+        opened.create_topic(CONSUMER_OFFSETS_TOPIC, 1)
+        log = opened.partition(CONSUMER_OFFSETS_TOPIC, 0)
+        for group in ("fast", "slow"):
+            number = log.log_end_offset
+            record = commit_record(group, number, 25, 50_000, number)
+            log.append_as_follower(encode_legacy([record], magic))
+    backup([logs], where)
+    limits = ((TopicPartition("orders", 0), 20), (TopicPartition("orders", 1), 10))
+    result = restore(where, [out], Selection(to_offsets=limits))
+    assert {(each.group, each.end_offset) for each in result.clamped} == {
+        ("fast", 20),
+        ("slow", 10),
+    }
+    assert committed(out) == {("fast", 0): 20, ("slow", 1): 10}
+    with open_dirs(out) as opened:
+        found = list(opened.partition(CONSUMER_OFFSETS_TOPIC, 0).read())
+    assert [record.offset for record in found] == [0, 1, 2, 3]
+    data = (out / f"{CONSUMER_OFFSETS_TOPIC}-0" / f"{0:020}.log").read_bytes()
+    assert {data[each.position + MAGIC_AT] for each in batches_of(data)} == {magic}
+    for record in found[2:]:  # that broker knows versions 0 and 1 of the value
+        assert record.value is not None
+        assert record.value[:2] == b"\0\1"
+    assert_nothing_to_repair(out)
 
 
 def commit_in_transaction(logs: LogDir, group: str, offset: int, producer_id: int) -> None:

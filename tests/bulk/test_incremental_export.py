@@ -32,8 +32,8 @@ from stratalog.errors import (
     StorageError,
     UnsupportedError,
 )
-from stratalog.format.metadata import METADATA_TOPIC_ID
 from stratalog.format.names import TopicPartition
+from stratalog.format.uuids import METADATA_TOPIC_ID
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.bulk.options import reading
 

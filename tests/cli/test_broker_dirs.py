@@ -95,15 +95,15 @@ def test_retain_explains_where_settings_come_from(directory: Path) -> None:
 
 def test_server_properties_say_what_the_metadata_does_not(directory: Path, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
-    properties.write_text(f"log.retention.bytes=100\nmetadata.log.dir={directory}\n")
-    (row, *_) = [
-        row
-        for row in inside(
-            "retain", directory, "topic-8:0", "--dry-run", "--json",
-            "--server-properties", properties,
-        ).rows
-        if row["kind"] == "partition"
-    ]  # fmt: skip
+    properties.write_text(f"log.retention.bytes=100\nmetadata.log.dir={directory}\na.plugin=x\n")
+    result = stratalog(
+        "retain", directory, "topic-8:0", "--dry-run", "--json", "--server-properties", properties
+    )
+    (row, *_) = [row for row in result.rows if row["kind"] == "partition"]
+    assert result.stderr.splitlines()[0] == (
+        f"stratalog: warning: {properties}: ignored settings that a Kafka broker does not have: "
+        "a.plugin"
+    )
     assert (row["config"]["retention.bytes"], row["configSources"]["retention.bytes"]) == (
         "100",
         "STATIC_BROKER_CONFIG",

@@ -157,15 +157,25 @@ def test_what_is_logged_is_printed_once_and_in_one_format(tmp_path: Path) -> Non
     (tmp_path / ".kafka_cleanshutdown").unlink()
     (log,) = (tmp_path / "t-0").glob("*.log")
     log.write_bytes(log.read_bytes()[:-3])
-    command = [*COMMAND, "serve", str(tmp_path), "--port", "0", "--log-format", "json"]
+    properties = tmp_path / "server.properties"
+    properties.write_text("com.example.plugin=x\nnum.partition=3\n")
+    command = [
+        *COMMAND, "serve", str(tmp_path), "--port", "0", "--log-format", "json",
+        "--server-properties", str(properties),
+    ]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         try:
             assert process.stderr is not None
-            truncated, started = (json.loads(process.stderr.readline()) for _ in range(2))
+            ignored, truncated, started = (json.loads(process.stderr.readline()) for _ in range(3))
             process.terminate()
             assert process.stderr.read() == b""
         finally:
             process.kill()
+    assert (ignored["level"], ignored["message"]) == (
+        "WARNING",
+        f"{properties}: ignored settings that a Kafka broker does not have: com.example.plugin, "
+        "num.partition (did you mean 'num.partitions'?)",
+    )
     assert (truncated["level"], "truncated at byte" in truncated["message"]) == ("WARNING", True)
     assert (started["level"], started["directories"]) == ("INFO", [str(tmp_path)])
     assert started["bootstrapServers"].startswith("127.0.0.1:")

@@ -243,17 +243,35 @@ def test_a_properties_file(tmp_path: Path) -> None:
 
 def test_errors_in_a_file_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_bytes(b"log.retention.hour=5\n")
+    path.write_bytes(b"log.retention.hours=5h\n")
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.from_properties_file(path)
-    assert str(caught.value).startswith(
-        f"{path}: log.retention.hour: unknown broker config; did you mean 'log.retention.hours' or "
-    )
-    assert (caught.value.name, caught.value.path) == ("log.retention.hour", path)
+    assert str(caught.value).startswith(f"{path}: log.retention.hours: '5h' is not an integer")
+    assert (caught.value.name, caught.value.path) == ("log.retention.hours", path)
     path.write_bytes(b"\n\nlog.dirs=\\u12\n")
     with pytest.raises(CorruptCheckpointError) as corrupt:
         BrokerConfig.from_properties_file(path)
     assert (corrupt.value.path, corrupt.value.position) == (path, 2)
+
+
+def test_unknown_names_in_a_file_are_ignored_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Kafka, where plugins may read them."""
+    path = tmp_path / "server.properties"
+    path.write_bytes(
+        b"num.partitions=3\ncom.example.audit.url=http://a\nlog.retention.hour=5\n"
+        b"retention.ms=1\nremote.storage.enable=true\nlisetners=x\nconfluent.license=y\n"
+    )
+    config = BrokerConfig.from_properties_file(path)
+    assert (config.num_partitions, config.log_config) == (3, LogConfig())
+    assert config.others == (("confluent.license", "y"),)
+    assert caplog.messages == [
+        f"{path}: ignored settings that a Kafka broker does not have: com.example.audit.url, "
+        "log.retention.hour (did you mean 'log.retention.hours'?), "
+        "retention.ms (did you mean 'log.retention.ms'?), remote.storage.enable, "
+        "lisetners (did you mean 'listeners'?)"
+    ]
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -16,13 +16,20 @@ from stratalog.format import (
     checkpoint,
     control,
     legacy,
-    metadata,
     names,
     offset_index,
     snapshot,
     time_index,
     txn_index,
     varint,
+)
+from stratalog.format.directory_metadata import (
+    PartitionMetadata,
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_partition_metadata,
+    encode_clean_shutdown,
+    encode_partition_metadata,
 )
 from stratalog.format.java_text import decode_properties
 from stratalog.format.record import Record, decode_records
@@ -394,16 +401,16 @@ def test_checkpoint_examples() -> None:
 
 def test_metadata_examples() -> None:
     raw = block_of("checkpoints", "partition.metadata").removesuffix(b"\n")
-    topic_id = metadata.decode_partition_metadata(raw).topic_id
+    topic_id = decode_partition_metadata(raw).topic_id
     assert f"`{topic_id}`" in text_of("checkpoints")
-    assert metadata.encode_partition_metadata(metadata.PartitionMetadata(topic_id)) == raw
+    assert encode_partition_metadata(PartitionMetadata(topic_id)) == raw
 
     raw = block_of("checkpoints", "meta.properties")
     assert raw == (ROOT / "tests/golden/_logdir-run1/meta.properties").read_bytes()
-    assert metadata.decode_meta_properties(raw).node_id == 1
+    assert decode_meta_properties(raw).node_id == 1
 
     raw = block_of("checkpoints", "kafka_cleanshutdown").removesuffix(b"\n")
-    assert metadata.encode_clean_shutdown(metadata.decode_clean_shutdown(raw) or 0) == raw
+    assert encode_clean_shutdown(decode_clean_shutdown(raw) or 0) == raw
     raw = block_of("checkpoints", "quorum-state").removesuffix(b"\n")
     golden = ROOT / "tests/golden/_logdir-run1/__cluster_metadata-0/quorum-state"
     assert raw == golden.read_bytes()

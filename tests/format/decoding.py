@@ -12,7 +12,7 @@ from stratalog.errors import CorruptRecordError, StratalogError
 from stratalog.format import columns
 from stratalog.format.batch import TimestampType, next_entry
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
-from stratalog.format.entry import header_of, records_of
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import Header, Record
 
 if TYPE_CHECKING:

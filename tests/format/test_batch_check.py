@@ -14,7 +14,7 @@ from stratalog.format.batch import next_entry
 from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.buffers import crc32c
-from stratalog.format.entry import header_of, records_of
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from tests.effort import scaled
 from tests.golden.cases import GOLDEN_DIR

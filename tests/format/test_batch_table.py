@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from stratalog.errors import CorruptBatchError
 from stratalog.format.batch import NO_SEQUENCE, BatchHeader, next_entry
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
-from stratalog.format.entry import header_of, is_entry_crc_valid
 from stratalog.format.kernels import crc
 from stratalog.format.kernels.memory import BATCH
 from stratalog.format.legacy import encode_legacy
+from stratalog.format.log_entry import header_of, is_entry_crc_valid
 from stratalog.format.record import BatchFields, Record, encode_batch
 from tests.format.decoding import guarded
 from tests.golden.cases import GoldenCase, all_cases

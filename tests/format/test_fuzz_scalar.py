@@ -31,8 +31,8 @@ from stratalog.format.control import (
     read_control_key,
     read_end_marker,
 )
-from stratalog.format.entry import header_of, records_of
 from stratalog.format.legacy import encode_legacy
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import (
     BatchFields,
     Header,

@@ -15,7 +15,7 @@ from stratalog.format.checkpoint import (
     encode_leader_epochs,
     encode_offsets,
 )
-from stratalog.format.metadata import (
+from stratalog.format.directory_metadata import (
     decode_clean_shutdown,
     decode_meta_properties,
     decode_partition_metadata,

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from stratalog.format.batch import BatchHeader, next_entry
 from stratalog.format.batch_table import add_batches, first_offsets, fits_segment, scan_batches
-from stratalog.format.entry import header_of
 from stratalog.format.index_entries import IndexBuilder
+from stratalog.format.log_entry import header_of
 from tests.strategies import LONG_MAX, GeneratedLog, logs
 
 

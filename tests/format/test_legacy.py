@@ -15,7 +15,6 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format.batch import Codec, TimestampType, next_entry
-from stratalog.format.entry import records_of
 from stratalog.format.legacy import (
     LegacyHeader,
     check_legacy_crc,
@@ -24,6 +23,7 @@ from stratalog.format.legacy import (
     is_legacy_crc_valid,
     read_legacy_header,
 )
+from stratalog.format.log_entry import records_of
 from stratalog.format.record import Record
 from tests.strategies import GeneratedBatch, legacy_sets
 

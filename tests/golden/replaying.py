@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptError
 from stratalog.format.batch import BatchHeader, next_entry
-from stratalog.format.entry import header_of, is_entry_crc_valid
+from stratalog.format.log_entry import header_of, is_entry_crc_valid
 from stratalog.format.snapshot import ProducerEntry, decode_snapshot
 from stratalog.log.producer_transitions import markers_in
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.control import EndMarker
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.log.producer_state_manager import ProducerStateManager
 
 

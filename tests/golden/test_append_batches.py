@@ -14,7 +14,7 @@ import pytest
 from stratalog.config import LogConfig
 from stratalog.format.batch import MAGIC_2, BatchHeader, Codec, TimestampType, next_entry
 from stratalog.format.compression import decompress
-from stratalog.format.entry import EntryHeader, header_of, records_of
+from stratalog.format.log_entry import EntryHeader, header_of, records_of
 from stratalog.format.record import BatchFields, decode_records, encode_batch, seal_batch
 from stratalog.log.offset_assignment import AppendOrigin, AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator, validate_follower

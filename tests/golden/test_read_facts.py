@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.format.checkpoint import EpochEntry
-from stratalog.format.metadata import encode_id
 from stratalog.format.snapshot import NO_OFFSET
 from stratalog.format.txn_index import AbortedTxn
+from stratalog.format.uuids import encode_id
 from stratalog.log.partition_view import PartitionView
 from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.expected import directory_to_read, loaded, undamaged_cases

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.errors import CorruptBatchError
 from stratalog.format.batch import Codec, next_entry
-from stratalog.format.entry import header_of, records_of
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import GoldenCase, all_cases

@@ -9,7 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.batch import next_entry
-from stratalog.format.entry import header_of, records_of
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import BatchFields, Record, encode_batch
 
 if TYPE_CHECKING:

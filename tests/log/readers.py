@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.format import record_spans
 from stratalog.format.batch import TimestampType
-from stratalog.format.entry import RecordDecoder
+from stratalog.format.log_entry import RecordDecoder
 from stratalog.format.record import Header, Record
 from stratalog.log import reader as reading
 from stratalog.log.reader import NO_LIMIT, IsolationLevel

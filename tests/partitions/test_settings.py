@@ -13,8 +13,8 @@ import pytest
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import BrokerDirectoryError, UnknownSettingsError
-from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
+from stratalog.format.uuids import encode_id
 from stratalog.log.log_state import IndexSizes
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner

@@ -15,7 +15,7 @@ from stratalog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.metadata import encode_id
+from stratalog.format.uuids import encode_id
 from tests.opening import kill, open_logs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from stratalog import open_dirs
 from stratalog.errors import DataLossError
-from stratalog.format.metadata import encode_id
+from stratalog.format.uuids import encode_id
 from stratalog.spark.offset_json import TOPIC_IDS, offsets_from_json
 from stratalog.spark.options import parse_offsets, plan_read, stream_read_options
 from stratalog.spark.schema import full_schema

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
 from stratalog.format.batch import BatchHeader, next_entry
-from stratalog.format.entry import header_of
+from stratalog.format.log_entry import header_of
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.storage.disk import Disk
 from stratalog.storage.segment import BatchSpan, Segment
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.batch import Entry
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.storage.segment_view import LoadedBatch
 
 TIMESTAMP = 1_700_000_000_000

@@ -278,7 +278,7 @@ def test_large_files_are_written_whole(tmp_path: Path) -> None:
 
     content = random.Random(1).randbytes(12_345)
     Disk(SystemCalls(pwrite=at_most_1000)).write_file(tmp_path / "file", content)
-    assert Disk().read_bytes(tmp_path / "file") == content
+    assert (tmp_path / "file").read_bytes() == content
 
 
 def test_a_mapping_writes_through_and_survives_a_cut_of_what_it_does_not_use(

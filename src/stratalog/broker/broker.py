@@ -30,17 +30,21 @@ from stratalog.broker.offsets import OffsetHandlers
 from stratalog.broker.produce import ProduceHandlers
 from stratalog.broker.reactor import Reactor
 from stratalog.broker.requests import Dispatcher
+from stratalog.broker.security.access_control import (
+    AccessControl,
+    AccessControlHandlers,
+    read_users,
+)
 from stratalog.broker.security.acls import AclAuthorizer, read_acls
 from stratalog.broker.security.authentication import LogInHandlers
-from stratalog.broker.security.guards import Guards
 from stratalog.broker.security.listeners import LOOPBACK, check_exposure, parse_listeners
-from stratalog.broker.security.rights import Rights, RightsHandlers, read_users
+from stratalog.broker.security.request_authorization import RequestAuthorization
 from stratalog.broker.security.store import SecurityStore
 from stratalog.broker.topics import TopicHandlers
 from stratalog.broker.transactions import TransactionHandlers
 from stratalog.config import BrokerConfig
 from stratalog.errors import BrokerStartError, InvalidArgumentError, StratalogError
-from stratalog.format.messages.schema import uuid_text
+from stratalog.format.uuids import id_text
 from stratalog.log_dir import LogDir
 from stratalog.storage.closing import Closing
 from stratalog.storage.disk import Disk
@@ -203,7 +207,7 @@ class Broker(Closing):
     def _prepare(self) -> None:
         """Everything that the reactor will call."""
         self._dispatcher = Dispatcher()
-        self._rights = self._new_rights()
+        self._access_control = self._new_access_control()
         self._context = self._new_context()
         self._connections = Connections(
             self._sockets, self._network, self._reactor, self._dispatcher
@@ -225,7 +229,7 @@ class Broker(Closing):
             transactions,
             groups,
             log_ins,
-            RightsHandlers(context, self._rights),
+            AccessControlHandlers(context, self._access_control),
         ):
             self._register(subject.handlers())
         groups.start()
@@ -252,8 +256,8 @@ class Broker(Closing):
         self._reactor.call_later(_FOLLOW_MS, look_again)
 
     def _register(self, handlers: Handlers) -> None:
-        if self._rights.has_authorizer:
-            handlers = Guards(self._context).around(handlers)
+        if self._access_control.has_authorizer:
+            handlers = RequestAuthorization(self._context).around(handlers)
         self._dispatcher.register(handlers)
 
     def _bound_sockets(self) -> list[ListeningSocket]:
@@ -269,14 +273,14 @@ class Broker(Closing):
             raise
         return sockets
 
-    def _new_rights(self) -> Rights:
+    def _new_access_control(self) -> AccessControl:
         authorizer = None
         if self._acls is not None or has_authorizer(self._settings):
             authorizer = AclAuthorizer(
                 super_users=super_users(self._settings),
                 allows_without_acl=self._network.allow_everyone_if_no_acl_found,
             )
-        rights = Rights(
+        access_control = AccessControl(
             SecurityStore(Disk(), self._paths),
             users=self._users,
             fixed_acls=self._acls or (),
@@ -284,8 +288,8 @@ class Broker(Closing):
             is_read_only=self._is_read_only,
         )
         for each in self._sockets:
-            each.use(rights)
-        return rights
+            each.use(access_control)
+        return access_control
 
     def _new_context(self) -> BrokerContext:
         node_id, cluster_id = _identity_of(self._logs, self._config)
@@ -298,7 +302,7 @@ class Broker(Closing):
             cluster_id,
             rack=self._settings.get("broker.rack") or None,
             addresses={each.listener.name: each.address for each in self._sockets},
-            authorizer=self._rights.authorizer,
+            authorizer=self._access_control.authorizer,
         )
 
     def close(self) -> None:
@@ -342,4 +346,4 @@ def _identity_of(logs: Logs, config: BrokerConfig) -> tuple[int, str]:
     if meta is not None and meta.cluster_id is not None:
         return node_id, meta.cluster_id
     digest = sha256(str(logs.paths[0].resolve()).encode()).digest()
-    return node_id, uuid_text(digest[:16])
+    return node_id, id_text(digest[:16])

@@ -165,7 +165,7 @@ class GroupHandlers(HandlerGroup):
                 is_ended=lambda group_id: partition_for(group_id) == at.partition,
             )
 
-    # -- rights
+    # -- authorization
 
     def _may(self, request: Request, operation: Operation, group_id: str) -> bool:
         return self._context.authorizer.allows(request.session, operation, Resource.GROUP, group_id)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from stratalog.broker.network_config import NetworkConfig
     from stratalog.broker.reactor import Reactor
     from stratalog.broker.requests import Dispatcher
+    from stratalog.broker.security.access_control import AccessControl
     from stratalog.broker.security.listeners import Listener
-    from stratalog.broker.security.rights import Rights
     from stratalog.broker.security.sasl import Credentials
 
 _log = logging.getLogger(__name__)
@@ -71,10 +71,10 @@ class ListeningSocket:
         host = _HERE if host in _WILDCARDS else host
         return Address(self.listener.advertised_host or host, self.listener.advertised_port or port)
 
-    def use(self, rights: Rights) -> None:
+    def use(self, access_control: AccessControl) -> None:
         """Look credentials up here."""
         if self.listener.protocol.has_sasl:
-            self._credentials = rights.of_listener(self.listener.plain_users)
+            self._credentials = access_control.of_listener(self.listener.plain_users)
 
     def new_session(self, sock: socket.socket, host: str, config: NetworkConfig) -> Session:
         """For a client that has just connected."""

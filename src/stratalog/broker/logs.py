@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog.errors import RequestError, StratalogError, UnknownTopicOrPartitionError
-from stratalog.format.messages.schema import uuid_text
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from stratalog.format.uuids import encode_id, id_text
 from stratalog.log.epochs import read_latest_epoch
 from stratalog.partitions.view import LogDirsView
 from stratalog.storage.disk import storage_errors
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from stratalog.format.metadata import MetaProperties
+    from stratalog.format.directory_metadata import MetaProperties
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir
@@ -116,8 +116,8 @@ def id_of(info: TopicInfo | None) -> str:
     if info is None:
         return ZERO_UUID
     if info.topic_id is None:
-        return uuid_text(sha256(f"topic {info.name}".encode()).digest()[:16])
-    return uuid_text(info.topic_id.bytes)
+        return id_text(sha256(f"topic {info.name}".encode()).digest()[:16])
+    return encode_id(info.topic_id)
 
 
 def checked_log(logs: Logs, topic: str, partition: int, leader_epoch: int) -> ServedLog:

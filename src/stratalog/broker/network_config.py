@@ -1,4 +1,4 @@
-"""NetworkConfig: a broker's settings about connections, authentication and rights."""
+"""NetworkConfig: a broker's settings about connections, authentication and authorization."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class IncrementalTarget:
         self._lock.close()
 
     def _read(self, layout: Mapping[str, object]) -> ExportState:
-        state = read_decoded(self.path / STATE_FILE, decode_state, self._disk.read_bytes)
+        state = read_decoded(self.path / STATE_FILE, decode_state)
         if state is None:
             return ExportState(layout)
         for name, value in layout.items():

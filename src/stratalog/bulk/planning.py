@@ -41,8 +41,8 @@ from stratalog.errors import (
     SourceError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.metadata import encode_id
 from stratalog.format.names import SYSTEM_TOPICS, TopicPartition
+from stratalog.format.uuids import encode_id
 from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
 from stratalog.partitions.view import LogDirsView

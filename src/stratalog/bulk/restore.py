@@ -39,21 +39,24 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format import names
-from stratalog.format.batch import HEADER_BYTES
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
+from stratalog.format.legacy import encode_legacy
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.messages.remote_log_records import read_remote_log_record
-from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.format.uuids import encode_id
 from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import read_topic_id
+from stratalog.log.reader import CorruptionPolicy, batches_of
 from stratalog.log.remote_segments import TopicIdPartition, replay_remote_log
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
 from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.disk import Disk, storage_errors
+from stratalog.storage.log_file import read_file
 from stratalog.storage.remote_path import RemotePath, location
 
 if TYPE_CHECKING:
@@ -83,6 +86,9 @@ _NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, METADATA_TOPI
 segment that its log no longer lists would be lost. `__consumer_offsets` and `__transaction_state`
 are truncated: groups and transactions are as they were at that time, like the data."""
 _COMMIT_TYPES: Final = frozenset({0, 1})
+_VALUE_VERSION: Final = 3
+_OLD_VALUE_VERSION: Final = 1
+"""Of committed offsets: the newest that brokers before magic 2 know."""
 _RECORD_OVERHEAD_BYTES: Final = 32
 """At most, beside key and value."""
 
@@ -576,7 +582,7 @@ def _limit_checkpoints(disk: Disk, plan: RestorePlan, stagings: Sequence[Path]) 
             if not path.exists():
                 continue
             try:
-                offsets = decode_offsets(disk.read_bytes(path))
+                offsets = decode_offsets(read_file(path))
             except StratalogError as error:  # as in Kafka, it counts as missing
                 _log.warning("%s: %s", path, error)
                 continue
@@ -730,12 +736,12 @@ def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[Clamped
             if (end := _end_below(logs, commit.key, commit.value)) is not None
         ]
         for producer_id in dict.fromkeys(commit.producer_id for commit, _ in found):
-            records = [
-                _commit_record(commit.key, commit.value, end)
-                for commit, end in found
-                if commit.producer_id == producer_id
-            ]
-            _append_commits(log, records, _fields_of(log, producer_id))
+            commits = [(commit, end) for commit, end in found if commit.producer_id == producer_id]
+            if (magic := _last_magic(log)) < MAGIC_2:
+                _append_old_commits(log, commits, magic)
+            else:
+                records = [_commit_record(*each, _VALUE_VERSION) for each in commits]
+                _append_commits(log, records, _fields_of(log, producer_id))
         clamped += [
             ClampedOffset(key["group"], key["topic"], key["partition"], value["offset"], end)
             for (key, value, _), end in found
@@ -790,17 +796,36 @@ def _end_below(
     return log.log_end_offset
 
 
-def _commit_record(
-    key: Mapping[str, Any], value: Mapping[str, Any], end: int
-) -> tuple[bytes, bytes | None]:
+def _last_magic(log: PartitionLog) -> int:
+    """Of the last batch."""
+    magic = MAGIC_2
+    for part in log.parts_from(max(log.log_start_offset, log.log_end_offset - 1)):
+        for batch in batches_of(part, CorruptionPolicy(None, lambda: False)):
+            magic = batch.entry.magic
+    return magic
+
+
+def _commit_record(commit: _Commit, end: int, version: int) -> tuple[bytes, bytes | None]:
     fields = {
         "offset": end,
         "leaderEpoch": -1,
-        "metadata": value["metadata"],
+        "metadata": commit.value["metadata"],
         "commitTimestamp": time.time_ns() // 1_000_000,
         "expireTimestamp": -1,
     }
-    return encode_group_record(1, key, fields, 3)
+    return encode_group_record(1, commit.key, fields, version)
+
+
+def _append_old_commits(
+    log: PartitionLog, commits: Sequence[tuple[_Commit, int]], magic: int
+) -> None:
+    """In the format that the log has: its broker may know no later one, and then it would load no
+    offset at all. A leader's append would convert them."""
+    for each in commits:
+        key, value = _commit_record(*each, _OLD_VALUE_VERSION)
+        now_ms = time.time_ns() // 1_000_000
+        record = Record(log.log_end_offset, now_ms, key, value)
+        log.append_as_follower(encode_legacy([record], magic))
 
 
 def _append_commits(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptError
 from stratalog.format.batch import MAGIC_2
-from stratalog.format.entry import records_of
+from stratalog.format.log_entry import records_of
 from stratalog.log.tiered_view import RemoteSegmentView
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import Seek

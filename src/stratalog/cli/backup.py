@@ -42,7 +42,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
             metavar="N",
             min=1,
             help="After the backup, remove all but the N newest backups. Without DIR, only "
-            "remove them.",
+            "remove old ones.",
             show_default=False,
         ),
     ] = None,
@@ -52,7 +52,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
             "--read-all",
             "Read all files and the objects of the last backup again, and send what is missing or "
             "corrupt. Default: skip a file if its inode, size and modification time are the same "
-            "as in the last backup, and an object if URI has one of its name and size.",
+            "as in the last backup, and do not send an object if URI has one with its name and "
+            "size.",
         ),
     ] = False,
     verify: Annotated[
@@ -73,7 +74,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     pieces that URI already has are not sent again. The manifest, which lists the files of one point
     in time, is written last. If a backup is killed, earlier backups are unaffected; run it again to
     continue. A broker may keep writing during a backup: logs are copied up to their last complete
-    batch, and consumer offsets before everything else.
+    batch. The end of __consumer_offsets is looked up first, so that no committed offset points to a
+    record that the backup lacks.
 
     Run one backup at a time for each URI. The command runs on threads, or on Spark with --master;
     all Spark workers need access to the log directories and to URI. `stratalog restore` restores a

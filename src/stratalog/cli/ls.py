@@ -41,7 +41,7 @@ from stratalog.cli.tables import (
 )
 from stratalog.cli.targets import lazy_targets
 from stratalog.cli.tiered_topics import list_tier
-from stratalog.format.metadata import encode_id
+from stratalog.format.uuids import encode_id
 from stratalog.partitions.inventory import Details, Inventory, InventoryTaker, label_of
 from stratalog.storage.index_view import FROM_FILE
 
@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     For a log directory, the command lists its topics; for a topic, its partitions; for a partition,
     its segments. SIZE is the size of the .log files. DISK is the disk space of all files, as du
-    counts it; OTHER is the part of it that indexes, snapshots, .deleted and staged files take.
+    counts it; OTHER is the part of DISK that indexes, snapshots, .deleted and staged files use.
     START is the log start offset, END the log end offset (the offset of the next record). RECORDS
     is the number of records, with --count. OLDEST is the time of the first batch, NEWEST the
     largest timestamp, CODEC the compression of the first batch. HIGH WM (high watermark), RECOVERY

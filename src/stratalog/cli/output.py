@@ -117,6 +117,7 @@ _WARNING_LOGGERS: Final = (
     "stratalog.bulk.planning",
     "stratalog.bulk.incremental",
     "stratalog.bulk.backup",
+    "stratalog.config.broker",
 )
 
 

@@ -176,7 +176,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     Each line is the value of a record, as Kafka's console consumer prints it. On a terminal, the
     line also has offset, time and key. A null key or value is printed as null. Several partitions
-    are read one after the other, or in turn with --follow.
+    are read one after the other; with --follow, in turn.
 
     If you start at a time, output begins with the first record at or after it. If timestamps are
     out of order, older records may follow, as with Kafka's consumers.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Shown: TypeAlias = Callable[[bytes | None], bytes]
     from collections.abc import Iterator
 
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.log.reader import Location
 

@@ -91,11 +91,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Restore log directories from a backup, for a broker to start on.
+    """Restore log directories from a backup, so that a broker can start on them.
 
     Every piece is checked against its checksum. If the directory was in use when it was backed up,
     or if logs are truncated, the command then opens and closes the logs as a broker does, so that
-    nothing is left to recover. Otherwise the restored files are byte for byte those that were
+    nothing is left to recover. Otherwise the restored files are identical to those that were
     backed up.
 
     Until the restore is complete, DIR contains a directory restore.incomplete, and no broker starts
@@ -104,9 +104,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --until and --to-offset, batches are kept or dropped as a whole: a log ends with the last
     batch that lies entirely before the limit. If __consumer_offsets is restored as well, committed
     offsets above the new end of a log are reset to it. --until also truncates __consumer_offsets
-    and __transaction_state, so that groups and transactions are as they were at that time, but
-    never __cluster_metadata and __remote_log_metadata. Remote storage is not changed: a tiered log
-    cannot be truncated below its first local segment.
+    and __transaction_state, so that groups and transactions are as they were at that time.
+    __cluster_metadata and __remote_log_metadata are never truncated. Remote storage is not changed:
+    a tiered log cannot be truncated below its first local segment.
 
     \b
     Examples:

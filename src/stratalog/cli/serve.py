@@ -112,14 +112,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     Producers, consumers, groups, transactions and admin clients work as with Apache Kafka, and the
     files are in Kafka's format. The command runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down
-    cleanly. The directories are locked, so the command fails while a broker is running. With
+    cleanly. The directories are locked, so the command fails if another broker is using them. With
     --read-only, no lock is needed; producers then get an error, and offsets that groups commit are
     kept in memory only.
 
-    Settings are Kafka's broker settings; --config overrides --server-properties. By default, the
-    broker listens on the loopback interface only. To listen on an address that other machines can
-    reach (--host, --listeners), configure authentication or use --allow-anonymous. Errors and
-    warnings are printed to standard error.
+    Settings are Kafka's broker settings; --config overrides --server-properties. An unknown setting
+    in --config is an error; in the file of --server-properties, it is ignored with a warning. By
+    default, the broker listens on the loopback interface only. To listen on an address that other
+    machines can reach (--host, --listeners), configure authentication or use --allow-anonymous.
+    Errors and warnings are printed to standard error.
 
     \b
     Examples:
@@ -133,13 +134,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """
     from stratalog.broker.broker import Broker  # noqa: PLC0415  # heavy
     from stratalog.broker.logging_format import log_to_stderr  # noqa: PLC0415
-    from stratalog.config.broker import read_properties  # noqa: PLC0415
+    from stratalog.config.broker import read_server_properties  # noqa: PLC0415
 
     if listeners is not None and (host is not None or port is not None):
         raise typer.BadParameter("--listeners cannot be combined with --host and --port")
+    leave_reports_to_logging()
+    log_to_stderr(log_format, "WARNING")
     settings: dict[str, object] = {}
     if server_properties is not None:
-        settings |= read_properties(server_properties)
+        settings |= read_server_properties(server_properties)
     settings |= setting_values("--config", config or [])
     if listeners is None and port is None and "listeners" not in settings:
         port = DEFAULT_PORT
@@ -161,8 +164,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     _allow_many_open_files()
-    leave_reports_to_logging()
-    log_to_stderr(log_format, "WARNING")
     with broker:
         gc.freeze()  # what was loaded stays: no collection has to look at it again
         metrics = None if metrics_port is None else broker.metrics_address

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from stratalog.cli.arguments import setting_values
 from stratalog.config import BrokerConfig, LogConfig
-from stratalog.config.broker import read_properties
+from stratalog.config.broker import read_server_properties
 from stratalog.config.topic import TOPIC_DEFINITIONS
 from stratalog.partitions.settings import ConfigSource, SettingsFinder
 
@@ -39,7 +39,7 @@ class Overrides(NamedTuple):
         of_topics: dict[str, object] = {}
         of_broker: dict[str, object] = {}
         if server_properties is not None:
-            of_broker |= read_properties(server_properties)
+            of_broker |= read_server_properties(server_properties)
         if metadata_log_dir is not None:
             of_broker["metadata.log.dir"] = str(metadata_log_dir)
         for name, value in setting_values("--config", given).items():

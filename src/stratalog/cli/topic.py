@@ -35,8 +35,8 @@ from stratalog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
+from stratalog.format.uuids import encode_id
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.settings import ConfigSource
 from stratalog.partitions.topics import TopicsView, check_new_topic

@@ -23,6 +23,7 @@ from stratalog.errors import CorruptError
 from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
 from stratalog.format.names import TopicPartition
 from stratalog.storage.disk import storage_error
+from stratalog.storage.log_file import read_file
 from stratalog.storage.staged_names import parse_staged_name
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class JournalFile:
         for directory in self._dirs:
             path = directory / JOURNAL_FILE
             try:
-                found.append((path, decode_journal(self._disk.read_bytes(path))))
+                found.append((path, decode_journal(read_file(path))))
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -8,18 +8,19 @@ Such a file has three kinds of names:
 * settings of Kafka's other parts (listeners, security, quorum, quotas): kept in `others`, not
   parsed.
 
-Any other name is an error, because it is most likely a typo in one of the first two. Kafka only
-logs a warning and uses the default."""
+Any other name is an error in a mapping and in flags, because it is most likely a typo. In a
+`server.properties` it may belong to a plugin: as in Kafka, it is ignored with a warning."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stratalog.config.definitions import Definitions, Synonym, setting, unknown_name
+from stratalog.config.definitions import Definitions, Synonym, setting, similar_names, unknown_name
 from stratalog.config.ignored_settings import IGNORED_SETTINGS, is_ignored
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
 from stratalog.config.values import (
@@ -41,7 +42,11 @@ from stratalog.format.java_text import decode_properties
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_log = logging.getLogger(__name__)
+
 _MIB = 1 << 20
+_TYPO_SIMILARITY: Final = 0.8
+"""From this similarity on, an unknown name is probably a known one with a typo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +260,7 @@ class BrokerConfig:
         for name, raw in properties.items():
             if name in _NAMES:
                 continue
-            if not is_ignored(name):
+            if not _is_known(name):
                 raise unknown_broker_config(name)
             others.append((name, raw if isinstance(raw, str) else str(raw)))
         values = BROKER_DEFINITIONS.choose(properties)
@@ -285,9 +290,10 @@ class BrokerConfig:
     def from_properties_file(
         cls, path: Path, defaults: Mapping[str, object] | None = None
     ) -> BrokerConfig:
-        """The config in a `server.properties` file; an error names the file and the setting."""
+        """The config in a `server.properties` file; an error names the file and the setting. A
+        warning lists unknown names."""
         try:
-            return cls.of(read_properties(path), defaults)
+            return cls.of(read_server_properties(path), defaults)
         except ConfigError as error:
             raise error.located(path) from None
 
@@ -305,7 +311,7 @@ class BrokerConfig:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The names and texts in a `server.properties` file."""
+    """The names and texts in a file of Java properties."""
     try:
         return decode_properties(path.read_bytes())
     except OSError as error:
@@ -313,6 +319,29 @@ def read_properties(path: Path) -> dict[str, str]:
         raise ConfigError("", reason, path=path) from error
     except CorruptCheckpointError as error:
         raise error.located(path) from None
+
+
+def read_server_properties(path: Path) -> dict[str, str]:
+    """The settings in a `server.properties` file. As in Kafka, unknown ones are ignored: a warning
+    lists them, with the setting that was probably meant."""
+    properties = read_properties(path)
+    unknown = [name for name in properties if not _is_known(name)]
+    if unknown:
+        listed = ", ".join(map(_with_suggestion, unknown))
+        _log.warning("%s: ignored settings that a Kafka broker does not have: %s", path, listed)
+    return {name: text for name, text in properties.items() if name not in unknown}
+
+
+def _is_known(name: str) -> bool:
+    return name in _NAMES or is_ignored(name)
+
+
+def _with_suggestion(name: str) -> str:
+    """An unknown name, for a list."""
+    suggestions = unknown_broker_config(name).suggestions
+    if name not in TOPIC_DEFINITIONS:
+        suggestions = similar_names(name, suggestions, _TYPO_SIMILARITY)
+    return f"{name} (did you mean {suggestions[0]!r}?)" if suggestions else name
 
 
 BROKER_DEFINITIONS: Final = Definitions(

@@ -140,10 +140,14 @@ class Definitions(dict[str, Definition]):
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with similar ones."""
     shown = _shortened(name)
-    spelled = {each.lower(): each for each in known}
-    close = [
-        spelled[each]
-        for each in difflib.get_close_matches(shown.lower(), list(spelled), n=3, cutoff=0.6)
-    ]
+    close = similar_names(shown, known)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return ConfigError(shown, f"unknown {what}{hint}", suggestions=tuple(close))
+    return ConfigError(shown, f"unknown {what}{hint}", suggestions=close)
+
+
+def similar_names(name: str, known: Iterable[str], similarity: float = 0.6) -> tuple[str, ...]:
+    """Up to three of the `known` names, the most similar first. Upper and lower case are the
+    same."""
+    spelled = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), list(spelled), n=3, cutoff=similarity)
+    return tuple(spelled[each] for each in close)

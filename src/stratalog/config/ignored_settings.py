@@ -1,9 +1,9 @@
 """Broker settings that are accepted and ignored: those of other parts of Kafka than log storage.
 
-They are listed so that the `server.properties` of a real broker is accepted, and a misspelt name is
-rejected: all documented and internal names of Kafka 4.0, then those of older and newer versions.
-Plugins define names of their own: those of Kafka's plugins are listed, and the prefixes that are
-open by design are accepted.
+They are listed so that the `server.properties` of a real broker is accepted without a warning, and
+a misspelled name is found: all documented and internal names of Kafka 4.0, then those of older and
+newer versions. Plugins define names of their own: those of Kafka's plugins are listed, and the
+prefixes that are open by design are accepted.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ from stratalog.format.checkpoint import (
     decode_leader_epochs,
     decode_offsets,
 )
-from stratalog.format.entry import records_of
 from stratalog.format.java_text import parse_int
+from stratalog.format.log_entry import records_of
 from stratalog.format.names import (
     DirState,
     FileKind,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from stratalog.dump.files import EntryValue
     from stratalog.dump.problems import DumpReport
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.storage.log_file import LogFile
 

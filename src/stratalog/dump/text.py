@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stratalog.dump.files import EntryValue
     from stratalog.dump.log_contents import Dumped, DumpedRecord, DumpOptions
     from stratalog.dump.problems import DumpReport
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.record import Record
 
 _CODEC_NAMES: Final = {codec.value: codec.name.lower() for codec in Codec}

@@ -18,8 +18,8 @@ from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2, Entry
 from stratalog.format.batch_table import BatchTable, PayloadReader, Stop, check_crcs
 from stratalog.format.columns import PART_BYTES, Decoder
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
-from stratalog.format.entry import header_of, records_of
 from stratalog.format.kernels import batch_check as kernel
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import RECORD_BYTES_MIN
 
 if TYPE_CHECKING:

@@ -46,11 +46,11 @@ from stratalog.format.column_types import (
     schema_of,
 )
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
-from stratalog.format.entry import records_of
 from stratalog.format.java_text import decode_utf8
 from stratalog.format.kernels import records
 from stratalog.format.kernels import scan as survey
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES, PAYLOAD
+from stratalog.format.log_entry import records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

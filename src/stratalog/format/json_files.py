@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratalog.errors import CorruptCheckpointError, UnsupportedError
-from stratalog.format.metadata import decode_id, encode_id
+from stratalog.format.uuids import decode_id, encode_id
 
 if TYPE_CHECKING:
     import uuid

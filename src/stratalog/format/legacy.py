@@ -224,19 +224,13 @@ def decode_legacy_records(
         raise located_in_batch(error, at, _offsets(header)) from None
 
 
-def inner_magics(
-    buf: Buffer,
-    at: int,
-    header: LegacyHeader,
-    *,
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> set[int]:
+def inner_magics(buf: Buffer, at: int, header: LegacyHeader) -> set[int]:
     """The magics of the messages in the set at `at`; none for a plain message."""
     if header.codec_id == Codec.NONE:
         return set()
     entry = bytes(memoryview(buf)[at : at + header.size_bytes])
     try:
-        inner = _inner_set(entry, header, decompressed_bytes_max)
+        inner = _inner_set(entry, header, DECOMPRESSED_BYTES_MAX)
         return {inner[start + MAGIC_AT] for start, _ in _inner_entries(inner)}
     except (CorruptError, UnsupportedError, LimitExceededError) as error:
         raise located_in_batch(error, at, _offsets(header)) from None

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from stratalog.format.buffers import Buffer
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
 
 LAST_OFFSET_DELTA_MAX: Final = (1 << 31) - 1
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, key and value length, header count

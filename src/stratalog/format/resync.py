@@ -33,8 +33,8 @@ from stratalog.format.batch import (
     Entry,
     read_header,
 )
-from stratalog.format.entry import EntryHeader, is_entry_crc_valid
 from stratalog.format.legacy import LegacyHeader, read_legacy_header
+from stratalog.format.log_entry import EntryHeader, is_entry_crc_valid
 from stratalog.format.record import RECORD_BYTES_MIN
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from stratalog.errors import StratalogError
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.log.compiled_validation import CompiledValidation
     from stratalog.log.log_state import LogOffsets, LogSegments, LogState, WriteGuard
     from stratalog.log.offset_assignment import (

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.format.buffers import Buffer
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.log.offset_assignment import (
         AppendResult,
         AppendRules,

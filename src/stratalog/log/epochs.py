@@ -221,7 +221,7 @@ def load_epochs(
     path = directory / FileKind.LEADER_EPOCHS.value
     persist = _persist_epochs(disk, path)
     try:
-        entries = decode_leader_epochs(disk.read_bytes(path))
+        entries = decode_leader_epochs(read_file(path))
     except FileNotFoundError:
         return LeaderEpochCache(persist=persist)
     except (CorruptError, UnsupportedError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.control import ControlType, read_end_marker
-from stratalog.format.entry import RecordDecoder
+from stratalog.format.log_entry import RecordDecoder
 from stratalog.log.reader import CorruptionPolicy, batches_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.checkpoint import decode_leader_epochs
-from stratalog.format.metadata import decode_partition_metadata
+from stratalog.format.directory_metadata import decode_partition_metadata
 from stratalog.format.names import (
     DirState,
     FileKind,

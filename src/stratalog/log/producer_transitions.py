@@ -28,7 +28,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Entry
 from stratalog.format.control import ControlType, read_end_marker
-from stratalog.format.entry import records_of
+from stratalog.format.log_entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry
 from stratalog.format.txn_index import VERSION, AbortedTxn
 from stratalog.log.offset_assignment import AppendOrigin

@@ -38,7 +38,7 @@ from stratalog.format.arguments import (
     offset_of,
     word_of,
 )
-from stratalog.format.entry import RecordDecoder, records_of
+from stratalog.format.log_entry import RecordDecoder, records_of
 from stratalog.log.listing import RETRIES_MAX
 from stratalog.storage.closing import Closing
 from stratalog.storage.remote_path import RemotePath
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stratalog.format.arguments import TimeLike
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.names import TopicPartition
     from stratalog.format.record import Record
     from stratalog.format.txn_index import AbortedTxn

@@ -18,6 +18,7 @@ from stratalog.errors import InvalidNameError
 from stratalog.format.names import FileKind, FileState, parse_partition_file, segment_file_name
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import producer_batches
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -110,7 +111,7 @@ class SnapshotFiles:
     def newest_first(self) -> Iterator[tuple[int, bytes]]:
         """Offset and content, read one at a time."""
         for offset in sorted(self._offsets, reverse=True):
-            yield offset, self._disk.read_bytes(self.path_of(offset))
+            yield offset, read_file(self.path_of(offset))
 
     def take(self, producers: ProducerStateManager, *, is_synced: bool = True) -> None:
         """Write what is known at the end of the map, unless the newest file covers it."""

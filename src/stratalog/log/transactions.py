@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.errors import AccessDeniedError, CorruptError, StratalogError, command_line
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.control import read_end_marker
-from stratalog.format.entry import records_of
+from stratalog.format.log_entry import records_of
 from stratalog.format.names import FileKind
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted, read_entries

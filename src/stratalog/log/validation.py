@@ -59,8 +59,8 @@ from stratalog.format.batch import (
     TimestampType,
 )
 from stratalog.format.buffers import crc32c
-from stratalog.format.entry import is_entry_crc_valid, records_of
 from stratalog.format.legacy import decode_legacy_records, inner_magics, read_legacy_header
+from stratalog.format.log_entry import is_entry_crc_valid, records_of
 from stratalog.format.record import decode_records
 from stratalog.format.varint import wrapped_long
 from stratalog.log.compiled_validation import CompiledValidation
@@ -87,8 +87,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stratalog.format.buffers import Buffer
-    from stratalog.format.entry import EntryHeader
     from stratalog.format.legacy import LegacyHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.log.offset_assignment import AppendResult, AppendRules
 

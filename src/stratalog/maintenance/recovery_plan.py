@@ -17,8 +17,8 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format.batch import BatchHeader
-from stratalog.format.entry import records_of
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
+from stratalog.format.log_entry import records_of
 from stratalog.format.names import FileKind, RootFile, TopicPartition, segment_file_name
 from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
 from stratalog.log.listing import list_partition

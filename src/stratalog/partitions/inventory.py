@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
-    from stratalog.format.metadata import MetaProperties
+    from stratalog.format.directory_metadata import MetaProperties
     from stratalog.format.names import TopicPartition
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn

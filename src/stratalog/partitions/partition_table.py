@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import FlushedCorruptionError, LogOfflineError, StratalogError
 from stratalog.format.batch import NO_LEADER_EPOCH
-from stratalog.format.metadata import PartitionMetadata, encode_partition_metadata
+from stratalog.format.directory_metadata import PartitionMetadata, encode_partition_metadata
 from stratalog.format.names import FileKind
 from stratalog.log.epochs import read_latest_epoch
 from stratalog.maintenance.recovery_plan import LoadPoint

@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import LogOfflineError, StorageError, StratalogError
 from stratalog.format.checkpoint import encode_offsets
-from stratalog.format.metadata import decode_clean_shutdown, encode_clean_shutdown
+from stratalog.format.directory_metadata import decode_clean_shutdown, encode_clean_shutdown
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, RootFile, directory_name
 from stratalog.maintenance.recovery_plan import LoadPoint
 from stratalog.storage.disk import Disk
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -127,7 +128,7 @@ class LogRoot:
         """Read the clean-shutdown marker and remove it."""
         path = self.path / RootFile.CLEAN_SHUTDOWN.value
         try:
-            content = self._disk.read_bytes(path)
+            content = read_file(path)
         except FileNotFoundError:
             return LastShutdown(was_clean=False)
         self._disk.unlink(path)
@@ -245,9 +246,7 @@ class LogRoot:
             _log.warning("%s: cannot be read and is ignored: %s", self.path / file.value, error)
 
         try:
-            return read_offset_checkpoint(
-                self.path, file, read=self._disk.read_bytes, on_corrupt=warn
-            )
+            return read_offset_checkpoint(self.path, file, on_corrupt=warn)
         except StratalogError as error:
             warn(error)
             return {}

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import InconsistentLogDirsError, MissingLogDirsError
 from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
-from stratalog.format.metadata import encode_id
+from stratalog.format.uuids import encode_id
 from stratalog.storage.log_file import read_decoded
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class StateStore:
         self._disk = disk
         self._lock = threading.Lock()
         self._paths = [path / STATE_FILE for path in dirs]
-        self.copies = [read_decoded(path, decode_state, disk.read_bytes) for path in self._paths]
+        self.copies = [read_decoded(path, decode_state) for path in self._paths]
         """As read; None where there was no file."""
         self.dir_ids = [None if copy is None else copy.dir_id for copy in self.copies]
         """The id of each directory, written with its copy."""

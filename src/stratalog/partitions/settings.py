@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from stratalog.config import LogConfig
 from stratalog.config.topic import TOPIC_DEFINITIONS, CleanupPolicy
 from stratalog.errors import ConfigError, StratalogError
-from stratalog.format.metadata import MetaProperties, decode_meta_properties, encode_id
+from stratalog.format.directory_metadata import MetaProperties, decode_meta_properties
 from stratalog.format.names import INTERNAL_TOPICS, RootFile
+from stratalog.format.uuids import encode_id
 from stratalog.partitions.cluster_metadata import METADATA_DIR, read_cluster_metadata
 from stratalog.partitions.saved_state import STATE_FILE, StateStore
 from stratalog.storage.disk import Disk

@@ -21,8 +21,8 @@ from stratalog.errors import CorruptError, StratalogError, TieredLogError
 from stratalog.format.aiven_manifest import decode_manifest
 from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs
 from stratalog.format.messages.remote_log_records import read_remote_log_record
-from stratalog.format.metadata import encode_id
 from stratalog.format.names import SYSTEM_TOPICS, RootFile, TopicPartition
+from stratalog.format.uuids import encode_id
 from stratalog.log.partition_view import PartitionView, identity_of, read_topic_id
 from stratalog.log.remote_segments import (
     RemoteLog,

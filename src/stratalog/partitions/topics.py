@@ -22,7 +22,6 @@ from stratalog.errors import (
     StratalogError,
     TopicAlreadyExistsError,
 )
-from stratalog.format.metadata import METADATA_TOPIC_ID, ZERO_ID, encode_id
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
     INT32_MAX,
@@ -31,6 +30,7 @@ from stratalog.format.names import (
     check_topic_name,
     do_topics_collide,
 )
+from stratalog.format.uuids import METADATA_TOPIC_ID, ZERO_ID, encode_id
 from stratalog.log.partition_view import read_topic_id
 from stratalog.partitions.saved_state import StateStore, find_dir_set
 from stratalog.partitions.settings import EffectiveConfig, TopicSettings

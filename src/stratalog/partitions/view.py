@@ -18,7 +18,7 @@ from stratalog.errors import (
     NotALogDirError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.metadata import MetaProperties, decode_meta_properties
+from stratalog.format.directory_metadata import MetaProperties, decode_meta_properties
 from stratalog.format.names import DirState, RootFile, TopicPartition, is_topic_name
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.topic_reading import TopicReader

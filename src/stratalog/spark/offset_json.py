@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.format.metadata import decode_id, encode_id
 from stratalog.format.names import TopicPartition
+from stratalog.format.uuids import decode_id, encode_id
 
 if TYPE_CHECKING:
     import uuid

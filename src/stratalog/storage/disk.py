@@ -22,7 +22,7 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from stratalog.errors import AccessDeniedError, DiskFullError, FsyncError, StorageError
+from stratalog.errors import DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
 from stratalog.storage.closing import Closing
 from stratalog.storage.locks import FileLock, detach_in_children, inherited_reason
@@ -297,17 +297,6 @@ class Disk:
                 self._calls.unlink(temporary)
             raise
         self.fsync_dir(path.parent)
-
-    def read_bytes(self, path: Path) -> bytes:
-        """All of the content. Raises FileNotFoundError, AccessDeniedError or StorageError."""
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            raise
-        except PermissionError:
-            raise AccessDeniedError(path) from None
-        except OSError as error:
-            raise storage_error(error, "read", path) from error
 
     # -- files in memory
 

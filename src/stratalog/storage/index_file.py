@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from stratalog.errors import CorruptIndexError
 from stratalog.format import offset_index, time_index, txn_index
 from stratalog.format.txn_index import ENTRY_BYTES, AbortedTxn
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +68,7 @@ class IndexFile(ABC):
             disk.truncate(path, slots * self.entry_bytes)
         # Read, not mapped: a file that was not trimmed has holes, and to look into one through the
         # mapping takes a page. On a tmpfs that is full, that is a SIGBUS.
-        content = disk.read_bytes(path) if slots else b""
+        content = read_file(path) if slots else b""
         self.buffer = disk.map_file(path, max(slots, slots_max) * self.entry_bytes)
         self.entries = self._count_entries(memoryview(content))
         if not self.entries and slots == 1 < slots_max:
@@ -296,7 +297,7 @@ class TxnIndexFile:
     def read(self) -> bytes:
         """The complete entries; empty if there is no file."""
         with suppress(FileNotFoundError):
-            data = self._disk.read_bytes(self.path)
+            data = read_file(self.path)
             return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
         return b""
 

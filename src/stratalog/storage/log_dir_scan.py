@@ -110,7 +110,6 @@ def read_offset_checkpoint(
     log_dir: Path,
     file: RootFile,
     *,
-    read: Callable[[Path], bytes] = read_file,
     on_corrupt: Callable[[StratalogError], None] = lambda _: None,
 ) -> dict[TopicPartition, int]:
     """One of the four offset checkpoints of a log directory.
@@ -120,7 +119,7 @@ def read_offset_checkpoint(
     it and does not have it.
     """
     try:
-        return dict(_decoded_offsets(bytes(read(log_dir / file.value))))
+        return dict(_decoded_offsets(read_file(log_dir / file.value)))
     except (AccessDeniedError, StorageError):
         raise
     except (FileNotFoundError, NotADirectoryError):

@@ -52,13 +52,11 @@ def check_absent(path: Path) -> None:
         raise StoreError(path, "read", ENOENT, reason)
 
 
-def read_decoded(
-    path: Path, decode: Callable[[bytes], T], read: Callable[[Path], bytes] = read_file
-) -> T | None:
+def read_decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
     """What a small file holds; None if there is no such file. If it is corrupt, the error names
     it."""
     try:
-        return decode(read(path))
+        return decode(read_file(path))
     except FileNotFoundError:
         check_absent(path)
         return None

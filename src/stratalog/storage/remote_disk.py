@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Protocol
 
 from stratalog.storage.disk import Disk
-from stratalog.storage.log_file import list_directory, read_file
+from stratalog.storage.log_file import list_directory
 from stratalog.storage.remote_path import RemotePath
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 class Files(Protocol):
     """What changes files, on a disk or in a store."""
-
-    def read_bytes(self, path: Path) -> bytes:
-        """All of the content. Raises FileNotFoundError, AccessDeniedError or StorageError."""
-        ...
 
     def write_atomically(self, path: Path, data: Buffer) -> None:
         """Replace the content of a file, durably: after a crash it has the old or the new one."""
@@ -57,9 +53,6 @@ class Files(Protocol):
 
 class RemoteDisk:
     """Files of stores, by `RemotePath`."""
-
-    def read_bytes(self, path: Path) -> bytes:
-        return read_file(path)
 
     def write_atomically(self, path: Path, data: Buffer) -> None:
         at = _remote(path)

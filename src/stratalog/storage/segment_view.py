@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptBatchError, CorruptError, SegmentGoneError
 from stratalog.format.batch import NO_TIMESTAMP, Entry, next_entry, peek
-from stratalog.format.entry import RecordSearch, check_entry_crc, header_of
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX, WARM_BYTES
+from stratalog.format.log_entry import RecordSearch, check_entry_crc, header_of
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.time_index import TimeEntry
 from stratalog.storage.index_view import (
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.batch import BatchHeader, Peek
-    from stratalog.format.entry import EntryHeader
     from stratalog.format.index_entries import IndexBuilder
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.index_file import IndexFile
     from stratalog.storage.index_view import Anchor, IndexFormat

@@ -282,18 +282,15 @@ def _segment_index_bytes(
     default = LogConfig().segment_index_bytes
     value = max(default, _power_of_two_above(needed * INDEX_HEADROOM))
     value = value if needed * INDEX_HEADROOM > default else default
-    if value > default:
-        reason = (
-            "With the default, the time index fills up before the segment does, so the "
-            "segment rolls early."
-        )
-    else:
-        reason = "Kafka's default has room for a full segment."
+    too_small = (
+        "With the default, the time index fills up before the segment does, so the segment rolls "
+        "early."
+    )
     per_entry = entry_spacing(interval_bytes, workload.batch_bytes)
     return Recommendation(
         "segment.index.bytes",
         str(value),
-        reason,
+        too_small if value > default else "Kafka's default has room for a full segment.",
         f"{human_size(segment_bytes)} / {human_size(round(per_entry))} = {entries:,} entries: "
         f"{human_size(entries * offset_index.ENTRY_BYTES)} of offset index at "
         f"{offset_index.ENTRY_BYTES} bytes, {human_size(needed)} of time index at "

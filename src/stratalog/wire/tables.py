@@ -27,14 +27,15 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from stratalog.format.messages.schema import VERSION_MAX, Array, Field, Message, uuid_text
+from stratalog.format.messages.schema import VERSION_MAX, Array, Field, Message
+from stratalog.format.uuids import ZERO_ID, encode_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stratalog.format.messages.schema import Kind, Struct, Value
 
-ZERO_UUID: Final = uuid_text(bytes(16))
+ZERO_UUID: Final = encode_id(ZERO_ID)
 
 _MODULES: Final = ("records", "cluster", "groups", "transactions", "admin", "security")
 _HEAD: Final = re.compile(r"(\w+)(?: (\d+)-(\d+)(?: flexible (\d+)\+)?)?")

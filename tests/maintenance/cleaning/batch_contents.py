@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from stratalog.format.batch import HEADER_BYTES, BatchHeader, Codec, next_entry
 from stratalog.format.compression import decompress
-from stratalog.format.entry import header_of
+from stratalog.format.log_entry import header_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
 
 
 def contents(data: bytes) -> Iterator[object]:

@@ -8,8 +8,8 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.format.batch import next_entry
-from stratalog.format.entry import header_of
 from stratalog.format.index_entries import IndexBuilder
+from stratalog.format.log_entry import header_of
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_state_manager import ProducerStateConfig
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning

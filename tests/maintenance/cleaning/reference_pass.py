@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.control import read_control_key
-from stratalog.format.entry import header_of, records_of
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.maintenance.cleaning.filtering import (
     CleanedTransactions,
     CleaningRules,

@@ -10,8 +10,8 @@ from stratalog.errors import UnsupportedError
 from stratalog.format.batch import BatchHeader, Codec, TimestampType, next_entry
 from stratalog.format.compression import compress
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
-from stratalog.format.entry import header_of, records_of
 from stratalog.format.legacy import LegacyHeader, encode_legacy, encode_message, inner_magics
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.log.partition_view import PartitionView

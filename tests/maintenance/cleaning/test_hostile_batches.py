@@ -21,9 +21,9 @@ from stratalog.errors import CorruptError, CorruptRecordError
 from stratalog.format import varint
 from stratalog.format.batch import HEADER_BYTES, BatchHeader, check_crc, next_entry
 from stratalog.format.batch_table import scan_batches
-from stratalog.format.entry import records_of
 from stratalog.format.kernels import scan as survey
 from stratalog.format.kernels.memory import PAYLOAD
+from stratalog.format.log_entry import records_of
 from stratalog.format.record import BatchFields, Record, encode_batch, seal_batch
 from stratalog.maintenance.cleaning import offset_map, rewriting
 from stratalog.maintenance.cleaning.filtering import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stratalog.config import LogConfig
 from stratalog.errors import UnsupportedError
 from stratalog.format.batch import next_entry
-from stratalog.format.entry import header_of, records_of
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.names import FileKind
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.txn_index import AbortedTxn, read_entries

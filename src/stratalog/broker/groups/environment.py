@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from stratalog.format.messages.schema import uuid_text
+from stratalog.format.uuids import encode_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -133,4 +133,4 @@ class Environment:
 
     def new_member_id(self) -> str:
         """An id for a member of a consumer group."""
-        return uuid_text(self.new_uuid().bytes)
+        return encode_id(self.new_uuid())

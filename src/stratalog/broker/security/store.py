@@ -53,7 +53,7 @@ class SecurityStore:
         """Reads the copies. Raises CorruptError if one cannot be parsed: rights would be lost."""
         self._disk = disk
         self._paths = [path / SECURITY_FILE for path in dirs]
-        copies = [read_decoded(path, decode_security, disk.read_bytes) for path in self._paths]
+        copies = [read_decoded(path, decode_security) for path in self._paths]
         written = (copy for copy in copies if copy is not None)
         self.state = max(written, key=lambda copy: copy.generation, default=SecurityState())
 

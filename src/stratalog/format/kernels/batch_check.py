@@ -19,13 +19,7 @@ from numba import types
 from stratalog.format.batch import LOG_APPEND_TIME_BIT, NO_TIMESTAMP
 from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import BATCHES, PAYLOADS
-from stratalog.format.kernels.record_fields import (
-    fields_end,
-    read_int,
-    read_long,
-    record_body,
-    wrapping_add,
-)
+from stratalog.format.kernels.record_fields import fields_end, record_numbers, wrapping_add
 
 GOOD, BAD_RECORDS, BAD_OFFSETS, BAD_TIMESTAMP = range(4)
 
@@ -46,17 +40,13 @@ def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
     largest = NO_TIMESTAMP
     status = GOOD
     for _ in range(batch.record_count):
-        at, end = record_body(at, stop)
+        timestamp_delta, offset_delta, at, end = record_numbers(at, stop)
         if at < 0:
             return BAD_RECORDS
-        delta, at = read_long(at + 1, end)
-        if at < 0:
-            return BAD_RECORDS
-        largest = max(largest, wrapping_add(batch.base_timestamp, delta))
-        delta, at = read_int(at, end)
-        if delta <= before or delta > span:
+        largest = max(largest, wrapping_add(batch.base_timestamp, timestamp_delta))
+        if offset_delta <= before or offset_delta > span:
             status = BAD_OFFSETS
-        before = delta
+        before = offset_delta
         if fields_end(at, end, False) != end:
             return BAD_RECORDS
         at = end

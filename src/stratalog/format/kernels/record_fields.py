@@ -162,6 +162,18 @@ def numbers(start: int, end: int) -> tuple[int, int, int, int]:
 
 
 @inlined
+def record_numbers(at: int, end: int) -> tuple[int, int, int, int]:
+    """Timestamp delta and offset delta of the record at `at`, the position of the key's length, and
+    where the record ends. That position is -1 if this cannot be a record.
+    """
+    start, record_end = record_body(at, end)
+    if start < 0:
+        return 0, 0, -1, -1
+    timestamp_delta, offset_delta, _, after = numbers(start, record_end)
+    return timestamp_delta, offset_delta, after, record_end
+
+
+@inlined
 def binary(at: int, end: int) -> tuple[int, int, int]:
     """Where a field's bytes begin, how many there are (below 0: null), and the position after it.
 
@@ -178,10 +190,7 @@ def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
     """Facts of the record at `at`: end, offset delta, where its key begins, how many bytes that has
     (below 0: null), and the position after it. The end is -1 if this cannot be a record.
     """
-    start, record_end = record_body(at, end)
-    if start < 0:
-        return -1, 0, 0, 0, 0
-    _, offset_delta, _, at = numbers(start, record_end)
+    _, offset_delta, at, record_end = record_numbers(at, end)
     if at < 0:
         return -1, 0, 0, 0, 0
     key_at, key_bytes, at = binary(at, record_end)

@@ -34,9 +34,7 @@ from stratalog.format.kernels.memory import (
 )
 from stratalog.format.kernels.record_fields import (
     fields_end,
-    read_int,
-    read_long,
-    record_body,
+    record_numbers,
     wrapping_add,
     wrapping_sub,
 )
@@ -127,20 +125,16 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
     base = load_be_i64(batch + layout.BASE_TIMESTAMP_AT)
     largest = layout.NO_TIMESTAMP
     for index in range(load_be_i32(batch + layout.RECORD_COUNT_AT)):
-        at, end = record_body(at, stop)
+        timestamp_delta, offset_delta, at, end = record_numbers(at, stop)
         if at < 0:
             return _BAD
-        delta, at = read_long(at + 1, end)
-        if at < 0:
-            return _BAD
-        timestamp = wrapping_add(base, delta)
+        timestamp = wrapping_add(base, timestamp_delta)
         largest = max(largest, timestamp)
         age = wrapping_sub(now, timestamp)
         is_limited = checks_time and timestamp != layout.NO_TIMESTAMP
         if is_limited and (age > before or wrapping_sub(0, age) > after):
             return _BAD
-        delta, at = read_int(at, end)
-        if delta != index or fields_end(at, end, needs_key) != end:
+        if offset_delta != index or fields_end(at, end, needs_key) != end:
             return _BAD
         at = end
     return largest if at == stop else _BAD

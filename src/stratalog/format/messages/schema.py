@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import struct
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import groupby
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
 from stratalog.format import varint
 from stratalog.format.java_text import decode_utf8
+from stratalog.format.uuids import id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sized
@@ -190,13 +191,8 @@ class _Compiler:
             if length < 0:
                 _check_null(name, is_nullable, at)
                 return None, at
-            left_bytes = len(data) - at
-            if length > left_bytes:
-                raise CorruptRecordError(
-                    f"Tried to allocate a collection of size {length}, but there are only "
-                    f"{left_bytes} bytes remaining.",
-                    position=at,
-                )
+            if length > len(data) - at:
+                raise _beyond_end(_ARRAY_BEYOND_END, length, data, at)
             items = []
             for _ in range(length):
                 item, at = element.read(data, at)
@@ -356,7 +352,7 @@ def _uuid_codec() -> _Codec:
 
     def read(data: Buffer, at: int) -> tuple[Value, int]:
         value, at = raw.read(data, at)
-        return uuid_text(value), at
+        return id_text(value), at
 
     def write(out: Output, value: Value) -> None:
         out += uuid_bytes(value)
@@ -446,14 +442,20 @@ def _check_null(name: str, is_nullable: bool, at: int) -> None:
 
 
 def _checked_end(data: Buffer, at: int, size_bytes: int) -> int:
-    left_bytes = len(data) - at
-    if size_bytes > left_bytes:
-        raise CorruptRecordError(
-            f"Error reading byte array of {size_bytes} byte(s): "
-            f"only {left_bytes} byte(s) available",
-            position=at,
-        )
+    if size_bytes > len(data) - at:
+        raise _beyond_end(_BYTES_BEYOND_END, size_bytes, data, at)
     return at + size_bytes
+
+
+# Kafka's messages.
+_ARRAY_BEYOND_END: Final = (
+    "Tried to allocate a collection of size {}, but there are only {} bytes remaining."
+)
+_BYTES_BEYOND_END: Final = "Error reading byte array of {} byte(s): only {} byte(s) available"
+
+
+def _beyond_end(reason: str, size: int, data: Buffer, at: int) -> CorruptRecordError:
+    return CorruptRecordError(reason.format(size, len(data) - at), position=at)
 
 
 def _take_text(data: Buffer, at: int, end: int) -> str:
@@ -494,13 +496,8 @@ _COMPACT: Final = _compact_length()
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of `uuid_text`."""
+    """The 16 bytes of an id."""
     return urlsafe_b64decode(text + "==")
-
-
-def uuid_text(raw: bytes) -> str:
-    """Kafka's text of a uuid: 22 characters of URL-safe base64."""
-    return urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 _ESCAPES: Final = {code: f"\\u{code:04X}" for code in range(0x20)} | {

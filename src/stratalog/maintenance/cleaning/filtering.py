@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import UnsupportedError
 from stratalog.format.batch import MAGIC_2, BatchHeader, Codec
 from stratalog.format.control import ControlType, read_control_key
-from stratalog.format.entry import header_of, records_of
 from stratalog.format.legacy import encode_legacy, inner_magics
+from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import BatchFields, encode_batch, encode_empty_batch
 from stratalog.format.snapshot import NO_OFFSET
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.batch import Entry
     from stratalog.format.buffers import Buffer
-    from stratalog.format.entry import EntryHeader
+    from stratalog.format.log_entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.producer_transitions import ProducerState

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.format.batch import CONTROL_BIT, TRANSACTIONAL_BIT
-from stratalog.format.entry import records_of
 from stratalog.format.kernels import offset_map as kernel
+from stratalog.format.log_entry import records_of
 from stratalog.maintenance.cleaning.filtering import CleanedTransactions
 from stratalog.maintenance.cleaning.sources import marker_of
 

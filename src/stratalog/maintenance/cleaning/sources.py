@@ -25,9 +25,9 @@ from stratalog.format.batch import CODEC_MASK, MAGIC_2, Entry
 from stratalog.format.batch_table import PayloadReader, Stop, scan_batches
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
 from stratalog.format.control import read_control_key
-from stratalog.format.entry import records_of
 from stratalog.format.kernels import scan as survey
 from stratalog.format.kernels.memory import PAYLOAD
+from stratalog.format.log_entry import records_of
 from stratalog.storage.log_file import LocalFile, LogFile
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.checkpoint import decode_offsets
-from stratalog.format.metadata import decode_meta_properties
+from stratalog.format.directory_metadata import decode_meta_properties
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, RootFile
 from stratalog.maintenance.verify.findings import (
     Fault,

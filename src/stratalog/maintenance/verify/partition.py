@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptError, InvalidNameError, StratalogError
 from stratalog.format.checkpoint import decode_leader_epochs
-from stratalog.format.metadata import decode_partition_metadata
+from stratalog.format.directory_metadata import decode_partition_metadata
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,

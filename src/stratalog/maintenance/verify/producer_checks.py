@@ -20,7 +20,7 @@ import numpy as np
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT, BatchHeader, Entry
 from stratalog.format.control import read_control_key, read_end_marker
-from stratalog.format.entry import records_of
+from stratalog.format.log_entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry, decode_snapshot
 from stratalog.log.producer_transitions import NO_COORDINATOR_EPOCH, SEQUENCES, ProducerReplay
 from stratalog.maintenance.verify.findings import Fault

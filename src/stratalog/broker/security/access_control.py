@@ -1,4 +1,4 @@
-"""Who may do what, and how clients see and change it: SCRAM credentials and ACLs.
+"""Who may log in and do what: SCRAM credentials and ACLs, and the requests that change them.
 
 Both come from two places: what clients have created, which is stored with the log directory, and
 what the broker was started with (a file of users, a file of ACLs), which clients cannot change.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="enum.IntEnum")
 
 
-class Rights:
+class AccessControl:
     """The credentials and ACLs of a broker."""
 
     def __init__(
@@ -130,16 +130,16 @@ class Rights:
 class ListenerCredentials:
     """The credentials that count on one listener."""
 
-    def __init__(self, rights: Rights, own: FixedUsers) -> None:
-        self._rights = rights
+    def __init__(self, access_control: AccessControl, own: FixedUsers) -> None:
+        self._access_control = access_control
         self._own = own
 
     def password(self, user: str) -> str | None:
         own = self._own.password(user)
-        return self._rights.password(user) if own is None else own
+        return self._access_control.password(user) if own is None else own
 
     def scram(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        return self._rights.scram(mechanism, user)
+        return self._access_control.scram(mechanism, user)
 
 
 def read_users(users: Mapping[str, str] | Path | str | None) -> dict[str, str]:
@@ -157,12 +157,12 @@ def read_users(users: Mapping[str, str] | Path | str | None) -> dict[str, str]:
     return found
 
 
-class RightsHandlers(HandlerGroup):
+class AccessControlHandlers(HandlerGroup):
     """SCRAM credentials and ACLs, as clients see and change them."""
 
-    def __init__(self, context: BrokerContext, rights: Rights) -> None:
+    def __init__(self, context: BrokerContext, access_control: AccessControl) -> None:
         self._context = context
-        self._rights = rights
+        self._access_control = access_control
 
     def _may(self, session: Session, operation: Operation) -> bool:
         return self._context.authorizer.allows(session, operation, Resource.CLUSTER)
@@ -175,7 +175,8 @@ class RightsHandlers(HandlerGroup):
             raise _forbidden()
         stored: dict[str, list[Body]] = {}
         for (user, mechanism), credential in sorted(
-            self._rights.credentials.items(), key=lambda item: (item[0][0], item[0][1].value)
+            self._access_control.credentials.items(),
+            key=lambda item: (item[0][0], item[0][1].value),
         ):
             info = {"mechanism": mechanism.value, "iterations": credential.iterations}
             stored.setdefault(user, []).append(info)
@@ -214,7 +215,7 @@ class RightsHandlers(HandlerGroup):
             for name in names
             if names.count(name) > 1
         }
-        changed = dict(self._rights.credentials)
+        changed = dict(self._access_control.credentials)
         for change, apply in (
             *((each, self._delete) for each in deletions),
             *((each, self._upsert) for each in upsertions),
@@ -224,8 +225,8 @@ class RightsHandlers(HandlerGroup):
                     apply(changed, change)
                 except RequestError as problem:
                     failed[change["name"]] = problem
-        if changed != self._rights.credentials:
-            self._rights.change_credentials(changed)
+        if changed != self._access_control.credentials:
+            self._access_control.change_credentials(changed)
         return {
             "results": [
                 _user_result(name, error.code, error.message)
@@ -271,7 +272,7 @@ class RightsHandlers(HandlerGroup):
         self._check_acls(request.session, Operation.DESCRIBE)
         wanted = _filter_of(request.body)
         by_resource: dict[tuple[Resource, str, PatternType], list[Acl]] = {}
-        for acl in self._rights.acls:
+        for acl in self._access_control.acls:
             if wanted.matches(acl):
                 by_resource.setdefault(acl[:3], []).append(acl)
         resources = [
@@ -297,7 +298,7 @@ class RightsHandlers(HandlerGroup):
                     results.append({"errorCode": 0, "errorMessage": ""})
                 except RequestError as error:
                     results.append(_error(error))
-            self._rights.add_acls(created)
+            self._access_control.add_acls(created)
         except RequestError as error:
             return {"results": [_error(error)] * len(creations)}
         return {"results": results}
@@ -308,7 +309,7 @@ class RightsHandlers(HandlerGroup):
         try:
             self._check_acls(request.session, Operation.ALTER)
             found = [self._found(each) for each in filters]
-            self._rights.delete_acls({acl for each in found for acl in each.acls})
+            self._access_control.delete_acls({acl for each in found for acl in each.acls})
         except RequestError as error:
             return {"filterResults": [{**_error(error), "matchingAcls": []}] * len(filters)}
         return {"filterResults": [self._deleted(each) for each in found]}
@@ -318,7 +319,7 @@ class RightsHandlers(HandlerGroup):
             chosen = _filter_of(wanted)
         except RequestError as error:
             return _FilterResult((), error)
-        return _FilterResult(tuple(acl for acl in self._rights.acls if chosen.matches(acl)))
+        return _FilterResult(tuple(acl for acl in self._access_control.acls if chosen.matches(acl)))
 
     def _deleted(self, found: _FilterResult) -> Body:
         if found.error is not None:
@@ -328,7 +329,9 @@ class RightsHandlers(HandlerGroup):
             "errorMessage": None,
             "matchingAcls": [
                 {
-                    **(_error(_fixed()) if self._rights.is_fixed(acl) else {"errorCode": 0}),
+                    **(
+                        _error(_fixed()) if self._access_control.is_fixed(acl) else {"errorCode": 0}
+                    ),
                     "resourceType": int(acl.resource),
                     "resourceName": acl.name,
                     "patternType": int(acl.pattern_type),
@@ -339,7 +342,7 @@ class RightsHandlers(HandlerGroup):
         }
 
     def _check_acls(self, session: Session, operation: Operation) -> None:
-        if not self._rights.has_authorizer:
+        if not self._access_control.has_authorizer:
             raise RequestError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
         if not self._may(session, operation):
             raise _forbidden()

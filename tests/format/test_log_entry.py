@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from stratalog.errors import CorruptBatchError, CorruptRecordError
-from stratalog.format import entry as entry_module
-from stratalog.format import record_spans
+from stratalog.format import log_entry, record_spans
 from stratalog.format.batch import BatchHeader, Codec, Entry, TimestampType, next_entry
-from stratalog.format.entry import (
+from stratalog.format.legacy import LegacyHeader, encode_legacy
+from stratalog.format.log_entry import (
     EntryHeader,
     RecordDecoder,
     check_entry_crc,
@@ -18,7 +18,6 @@ from stratalog.format.entry import (
     is_entry_crc_valid,
     records_of,
 )
-from stratalog.format.legacy import LegacyHeader, encode_legacy
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
 from tests.strategies import GeneratedLog, logs
 
@@ -162,7 +161,7 @@ def test_the_kernel_is_loaded_when_it_pays_off(monkeypatch: pytest.MonkeyPatch) 
     raw = encode_batch([Record(at, 5, b"k", b"v") for at in range(6)])
     entry = entries_of(raw)[0]
     header = header_of(raw, entry)
-    monkeypatch.setattr(entry_module, "LOAD_SPANS_AFTER_RECORDS", 10)
+    monkeypatch.setattr(log_entry, "LOAD_SPANS_AFTER_RECORDS", 10)
     monkeypatch.delitem(sys.modules, record_spans.__name__)
     decoder = RecordDecoder()
     expected = list(records_of(raw, entry))

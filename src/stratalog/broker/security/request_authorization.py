@@ -1,4 +1,4 @@
-"""What admin and transactional requests need: a guard around each of their handlers.
+"""What admin and transactional requests need: a check around each of their handlers.
 
 The handlers of records, metadata and groups ask the authorizer themselves, because their responses
 depend on it in many ways. The others follow three patterns, so their rules are tables here:
@@ -8,7 +8,7 @@ depend on it in many ways. The others follow three patterns, so their rules are 
   rest (`_ENTRIES`);
 * a request of a transaction needs rights on its transactional id, group and topics.
 
-Guards are put around handlers only if there are ACLs.
+Handlers are wrapped only if there are ACLs.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ _ENTRIES: Final[Mapping[ApiKey, _Entries]] = {
 }
 
 
-class Guards:
-    """Puts guards around handlers."""
+class RequestAuthorization:
+    """Wraps handlers, so that a request without the rights does not reach them."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -144,13 +144,13 @@ class Guards:
         }
 
     def around(self, handlers: Handlers) -> Handlers:
-        """The handlers, each with its guard if it needs one."""
-        return {api: self._guarded(api, handler) for api, handler in handlers.items()}
+        """The handlers, each with its check if it needs one."""
+        return {api: self._checked(api, handler) for api, handler in handlers.items()}
 
-    def _guarded(self, api: ApiKey, handler: Handler) -> Handler:
+    def _checked(self, api: ApiKey, handler: Handler) -> Handler:
         if api in self._own:
-            guard = self._own[api]
-            return lambda request: guard(request, handler)
+            check = self._own[api]
+            return lambda request: check(request, handler)
         if api in _ENTRIES:
             entries = _ENTRIES[api]
             return lambda request: self._split(request, handler, entries)

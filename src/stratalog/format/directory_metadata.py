@@ -4,28 +4,23 @@
 * `meta.properties`: which cluster and node a log directory belongs to, as Java properties;
 * `.kafka_cleanshutdown`: exists after a clean stop. Only its existence matters; its
   content is JSON with the broker epoch (older brokers: empty).
-
-Ids are 16 bytes, written as 22 characters of URL-safe base64 without padding.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import uuid
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError, UnsupportedError
 from stratalog.format.java_text import Line, decode_properties, parse_int, read_lines, read_text
+from stratalog.format.uuids import ZERO_ID, decode_id, encode_id
 
 if TYPE_CHECKING:
+    import uuid
+
     from stratalog.format.buffers import Buffer
 
-ZERO_ID: Final = uuid.UUID(int=0)
-METADATA_TOPIC_ID: Final = uuid.UUID(int=1)
-
-_ID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 _KEY_VALUE = re.compile(r"(.*?):[ \t\x0b\f]+(.*)")
 
 
@@ -43,18 +38,6 @@ class MetaProperties(NamedTuple):
     cluster_id: str | None = None
     node_id: int | None = None
     directory_id: uuid.UUID | None = None
-
-
-def encode_id(value: uuid.UUID) -> str:
-    """22 characters of URL-safe base64."""
-    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
-
-
-def decode_id(text: str) -> uuid.UUID | None:
-    """The id, or None if `text` is not one."""
-    if not _ID.fullmatch(text):
-        return None
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text[:22] + "=="))
 
 
 def decode_partition_metadata(buf: Buffer) -> PartitionMetadata:

@@ -8,16 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptCheckpointError, StratalogError, UnsupportedError
-from stratalog.format.metadata import (
-    METADATA_TOPIC_ID,
+from stratalog.format.directory_metadata import (
     MetaProperties,
     PartitionMetadata,
     decode_clean_shutdown,
-    decode_id,
     decode_meta_properties,
     decode_partition_metadata,
     encode_clean_shutdown,
-    encode_id,
     encode_partition_metadata,
 )
 
@@ -31,38 +28,6 @@ META_PROPERTIES = (
 META = MetaProperties(
     1, "L_0Za8S1S7WFAosY2JyK9g", 1, uuid.UUID("32d61dab-f28f-09b9-a2a3-0d0b72800c03")
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("zt6bn94DT9O3Ga9sTf6RjA", BIGBATCH_ID),
-        ("AAAAAAAAAAAAAAAAAAAAAQ", METADATA_TOPIC_ID),
-        ("AAAAAAAAAAAAAAAAAAAAAA", uuid.UUID(int=0)),
-        ("_____________________w", uuid.UUID(int=(1 << 128) - 1)),
-    ],
-)
-def test_ids(text: str, value: uuid.UUID) -> None:
-    assert decode_id(text) == value
-    assert decode_id(text + "==") == value
-    assert encode_id(value) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "zt6bn94DT9O3Ga9sTf6Rj",
-        "zt6bn94DT9O3Ga9sTf6RjAA",
-        "zt6bn94DT9O3Ga9sTf6Rj+",
-        "zt6bn94DT9O3Ga9sTf6RjA=",
-        "zt6bn94DT9O3Ga9sTf6Rj\n",
-        "zt6bn94DT9O3Ga9sTf6Rjé",
-        str(BIGBATCH_ID),
-    ],
-)
-def test_texts_that_are_no_id(text: str) -> None:
-    assert decode_id(text) is None
 
 
 def test_partition_metadata_of_kafka() -> None:
