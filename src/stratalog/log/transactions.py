@@ -290,7 +290,7 @@ class AbortedLookup:
         if path is None:
             return None
         try:
-            return {entry.producer_id: entry for entry in decode_snapshot(read_file(path))}
+            return {entry.producer_id: entry for entry in _read_snapshot(path)}
         except AccessDeniedError:
             raise
         except (StratalogError, FileNotFoundError):
@@ -347,12 +347,16 @@ def _is_sound(entries: bytes, base_offset: int) -> bool:
     return bool(entries)
 
 
+def _read_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
+    return decode_snapshot(read_file(path, has_checksum=True))
+
+
 def _from_snapshot(snapshots: Snapshots, end_offset: int) -> ProducerReplay:
     """The newest snapshot at or below `end_offset` that can be read, or nothing at all."""
     for offset, path in reversed(snapshots):
         if offset <= end_offset:
             try:
-                return ProducerReplay(decode_snapshot(read_file(path)), start_offset=offset)
+                return ProducerReplay(_read_snapshot(path), start_offset=offset)
             except AccessDeniedError:
                 raise
             except (StratalogError, FileNotFoundError):
@@ -367,13 +371,14 @@ def _producer_batches_of(
     start = segment.seek(start_offset).position
     for position, header in segment.walk_headers(start):
         if header.base_offset >= end_offset or position >= part.end_position:
-            return
+            break
         if not header.has_producer or header.last_offset < start_offset:
             continue
         if not header.is_control:
             yield header, None
         elif (marker := _marker_at(segment, position, header)) is not None:
             yield header, marker
+    segment.check_unchanged()
 
 
 def _marker_at(segment: SegmentView, position: int, header: BatchHeader) -> EndMarker | None:
