@@ -11,7 +11,13 @@ import pytest
 import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
-from stratalog.errors import AccessDeniedError, SegmentGoneError, StoreError, StratalogError
+from stratalog.errors import (
+    AccessDeniedError,
+    CorruptBatchError,
+    SegmentGoneError,
+    StoreError,
+    StratalogError,
+)
 from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
 from stratalog.storage import store as stores
@@ -472,6 +478,18 @@ def test_a_limited_read_does_not_mix_versions(
     counting.put(f"mixed/orders-0/{log.name}", log.read_bytes())
     with pytest.raises(SegmentGoneError, match=log.name):
         list(records)
+
+
+def test_a_segment_with_the_content_of_another_is_not_found_by_time(
+    counting: CountingServer, hundred: Path
+) -> None:
+    """The segments between the two would be passed over."""
+    uri = uploaded(counting, hundred, "other")
+    logs = sorted((hundred / "orders-0").glob("*.log"))
+    counting.put(f"other/orders-0/{logs[2].name}", logs[9].read_bytes())
+    view = stratalog.open_partition(uri, storage_options=counting.options)
+    with pytest.raises(CorruptBatchError, match=logs[2].name):
+        list(view.read(since=FIRST_MS + int(logs[2].stem) * 1000))
 
 
 def test_a_log_does_not_shrink_in_silence(counting: CountingServer, hundred: Path) -> None:

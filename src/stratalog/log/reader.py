@@ -269,8 +269,25 @@ def find_time(
         hit = segment.times.find(timestamp, start_offset, trace)
         segment.check_unchanged()
         if hit is not None:
+            _check_hit(segments, slot, hit)
             return OffsetAndTimestamp(hit.offset, hit.timestamp)
     return None
+
+
+def _check_hit(segments: SegmentList, slot: int, hit: TimeHit) -> None:
+    """Raise if a segment has what belongs to a later one: whoever reads from there on would miss
+    the segments in between."""
+    segment = segments[slot]
+    if slot + 1 == len(segments) or hit.offset < segments.bases[slot + 1]:
+        return
+    batch = segment.file.peek(hit.position)
+    if batch is not None and batch.base_offset >= segments.bases[slot + 1]:
+        raise CorruptBatchError(
+            f"the batch has offset {batch.base_offset}, expected below {segments.bases[slot + 1]}",
+            position=hit.position,
+            path=segment.path,
+            offsets=(batch.base_offset, batch.last_offset),
+        )
 
 
 def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTimestamp | None:

@@ -211,7 +211,7 @@ class AbortedLookup:
             return _packed(self._lost_entries(part))
         rest = len(data) % ENTRY_BYTES
         complete = data[: len(data) - rest]
-        if not _is_sound(complete, part.segment.base_offset):
+        if not _is_sound(complete, part.segment.base_offset, part.next_base):
             return _packed(self._aborted_in(part))
         if not rest and not may_end_early:
             return complete
@@ -339,12 +339,14 @@ def _packed(txns: Iterable[AbortedTxn]) -> bytes:
     return b"".join(txn.pack() for txn in txns)
 
 
-def _is_sound(entries: bytes, base_offset: int) -> bool:
+def _is_sound(entries: bytes, base_offset: int, next_base: int | None) -> bool:
+    """Whether these may be the entries of a segment; of a live one the log may have less yet."""
     try:
         check_entries(entries, base_offset)
     except StratalogError:
         return False
-    return bool(entries)
+    last = max((txn.last_offset for txn in read_entries(entries)), default=None)
+    return last is not None and (next_base is None or last < next_base)
 
 
 def _read_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
