@@ -342,12 +342,13 @@ Fault: TypeAlias = "Callable[[Request], Answer | None]"
 
 
 class Answer(NamedTuple):
-    """How a faulty server answers: with a status, by waiting, or by cutting the connection after
-    so many bytes."""
+    """How a faulty server answers: with a status, by waiting, by cutting the connection after so
+    many bytes, or with only so many bytes, and their number as the length of all."""
 
     status: int | None = None
     delay_s: float = 0.0
     cut_after: int | None = None
+    length: int | None = None
 
 
 class FaultyProxy:
@@ -398,6 +399,11 @@ class FaultyProxy:
             return True
         upstream.sendall(head + body)
         response = _head(back)
+        if answer.length is not None:
+            said = re.compile(rb"(?i)\r\ncontent-length: *\d+")
+            client.sendall(said.sub(b"\r\nContent-Length: %d" % answer.length, response))
+            client.sendall(back.read(_length(response))[: answer.length])
+            return True
         client.sendall(response)
         has_body = method != b"HEAD" and not response.startswith((b"HTTP/1.1 204", b"HTTP/1.1 304"))
         left = _length(response) if has_body else 0

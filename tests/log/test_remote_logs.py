@@ -15,7 +15,13 @@ import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
 from stratalog.bulk.read_task import ReadTask
-from stratalog.errors import AccessDeniedError, SegmentGoneError, StoreError, StratalogError
+from stratalog.errors import (
+    AccessDeniedError,
+    CorruptBatchError,
+    SegmentGoneError,
+    StoreError,
+    StratalogError,
+)
 from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
 from stratalog.storage import store as stores
@@ -413,6 +419,128 @@ def test_an_object_that_is_replaced_after_it_was_opened_is_a_typed_error(
     assert len(view.segments) == 2
     with pytest.raises(SegmentGoneError, match=first.name):
         _ = view.read_columns().read_all() if reads_columns else list(view.read())
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+@pytest.mark.parametrize("value_bytes", [100, 1 << 20], ids=["whole", "range"])
+def test_a_short_response_is_not_taken_for_a_range(
+    counting: CountingServer,
+    proxy: FaultyProxy,
+    tmp_path: Path,
+    value_bytes: int,
+    is_passing: bool,
+) -> None:
+    """With a Content-Length that is right: what is missing would be what the memory had before."""
+    with stratalog.LogDir.open(tmp_path) as logs:
+        logs.create_topic("orders", partitions=1, config={"max.message.bytes": f"{2 << 20}"})
+        for number in range(3):
+            logs.append("orders", b"%d" % number * value_bytes, timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path, f"short/{value_bytes}/{is_passing}")
+    seen = set()
+
+    def shorten(request: Request) -> Answer | None:
+        if request.method != "GET" or ".log" not in request.target:
+            return None
+        if is_passing and request.target in seen:
+            return None
+        seen.add(request.target)
+        return Answer(length=50)
+
+    proxy.fault = shorten
+    options = {**proxy.server.options, "s3.attempts.maximum": "3"}
+    view = stratalog.open_partition(f"{uri}/orders-0", storage_options=options)
+    if is_passing:
+        assert [record.value for record in view.read()] == [
+            b"%d" % number * value_bytes for number in range(3)
+        ]
+    else:
+        with pytest.raises(StoreError, match=r"orders-0/0{20}\.log.*3 attempts"):
+            list(view.read())
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
+    counting: CountingServer, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Of the longer content, the size of the shorter one would be a smaller number."""
+    with stratalog.LogDir.open(tmp_path) as writer:
+        for _ in range(2000):
+            writer.append("orders", b"value")
+        writer.delete_records("orders", 0, before_offset=15)
+    uri = counting.upload(tmp_path, "torn")
+    name = "log-start-offset-checkpoint"
+
+    def replace(request: Request) -> None:
+        if request.method == "GET" and request.target.endswith(name):
+            counting.put(f"torn/{name}", b"0\n1\norders 0 1555\n")
+
+    proxy.fault = replace
+    view = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
+    assert view.log_start_offset == 1555
+
+
+def test_a_checkpoint_that_changes_each_time_is_a_typed_error(
+    counting: CountingServer, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    with stratalog.LogDir.open(tmp_path) as writer:
+        writer.append("orders", b"value")
+        writer.delete_records("orders", 0, before_offset=1)
+    uri = counting.upload(tmp_path, "restless")
+    name = "log-start-offset-checkpoint"
+    count = iter(range(100))
+
+    def replace(request: Request) -> None:
+        if request.method == "GET" and request.target.endswith(name):
+            counting.put(f"restless/{name}", b"0\n1\norders 0 %d\n" % next(count))
+
+    proxy.fault = replace
+    view = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
+    with pytest.raises(StoreError, match=f"{name}.*replaced each time"):
+        _ = view.log_start_offset
+
+
+def test_a_limited_read_does_not_mix_versions(
+    counting: CountingServer, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Replaced between two ranges of a read that ends inside the segment."""
+    for key, value in ("before", b"1"), ("after", b"2"):
+        with stratalog.LogDir.open(tmp_path / key) as logs:
+            logs.create_topic("orders", partitions=1)
+            for _ in range(40):
+                logs.append("orders", value * (100 << 10), timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "before", "mixed")
+    (log,) = (tmp_path / "after/orders-0").glob("*.log")
+    view = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
+    assert view.log_end_offset == 40
+    records = view.read(max_records=35)
+    assert (next(records).value or b"")[:1] == b"1"
+    counting.put(f"mixed/orders-0/{log.name}", log.read_bytes())
+    with pytest.raises(SegmentGoneError, match=log.name):
+        list(records)
+
+
+def test_a_segment_with_the_content_of_another_is_not_found_by_time(
+    counting: CountingServer, hundred: Path
+) -> None:
+    """The segments between the two would be passed over."""
+    uri = uploaded(counting, hundred, "other")
+    logs = sorted((hundred / "orders-0").glob("*.log"))
+    counting.put(f"other/orders-0/{logs[2].name}", logs[9].read_bytes())
+    view = stratalog.open_partition(uri, storage_options=counting.options)
+    with pytest.raises(CorruptBatchError, match=logs[2].name):
+        list(view.read(since=FIRST_MS + int(logs[2].stem) * 1000))
+
+
+def test_a_log_does_not_shrink_in_silence(counting: CountingServer, hundred: Path) -> None:
+    uri = uploaded(counting, hundred, "shrunk")
+    view = stratalog.open_partition(uri, storage_options=counting.options)
+    assert view.log_end_offset == 6500
+    last = view.segments[len(view.segments) - 1]
+    assert isinstance(last.path, RemotePath)
+    view.close()
+    older = (hundred / "orders-0" / last.path.name).read_bytes()[: last.size_bytes // 2]
+    counting.put(f"shrunk/orders-0/{last.path.name}", older)
+    with pytest.raises(SegmentGoneError, match=last.path.name):
+        view.refresh_segments()
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import stratalog
-from stratalog.errors import SegmentGoneError, TieredLogError
+from stratalog.errors import CorruptError, SegmentGoneError, TieredLogError
 from stratalog.format.names import TopicPartition
 from stratalog.log.tiered_view import TieredView
 from stratalog.partitions.tiered import METADATA_TOPIC, LocalFacts, RemoteTier, _records
+from stratalog.partitions.tiered_inventory import verify_tier
 from stratalog.partitions.view import set_default_tiered_store
+from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.tiered_store import TieredStore
 from tests.cli.command import inside
 from tests.golden_tiered import TieredCase, consumed, unpack
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.partitions.topics import TopicInfo
+    from tests.stores import CountingServer
 
 STARTS = "log-start-offset-checkpoint"
 
@@ -224,6 +227,56 @@ def test_a_lost_object_is_said_to_be_missing_in_the_store(cases: dict[str, Tiere
     lost.unlink()
     with pytest.raises(SegmentGoneError, match=f"{lost.name}: missing in the store"):
         offsets(case, "plain")
+
+
+def test_a_lost_transaction_index_hides_no_abort(cases: dict[str, TieredCase]) -> None:
+    """The state of producers at the end of a segment shows that transactions ended in it."""
+    case = cases["lts-basic"]
+    (facts,) = [facts for name, _, facts in case.partitions() if name == "txn"]
+    wanted = [row[0] for row in consumed(facts, "read_committed")]
+    for lost in sorted(case.remote.glob("kafka-tiered-storage/txn-0-*/*.txnindex")):
+        lost.unlink()
+        logs = stratalog.open_dirs(*case.log_dirs, remote=case.remote)
+        found = logs.partition("txn", 0).read(isolation="read_committed")
+        assert [record.offset for record in found] == wanted
+
+
+def test_a_transaction_index_of_a_later_segment_is_not_used(cases: dict[str, TieredCase]) -> None:
+    case = cases["lts-basic"]
+    (facts,) = [facts for name, _, facts in case.partitions() if name == "txn"]
+    first, *_, last = sorted(case.remote.glob("kafka-tiered-storage/txn-0-*/*.txnindex"))
+    shutil.copy(last, first)
+    logs = stratalog.open_dirs(*case.log_dirs, remote=case.remote)
+    found = logs.partition("txn", 0).read(isolation="read_committed")
+    wanted = [row[0] for row in consumed(facts, "read_committed")]
+    assert [record.offset for record in found] == wanted
+
+
+def test_a_manifest_of_another_segment_is_an_error(cases: dict[str, TieredCase]) -> None:
+    case = cases["aiven-plain"]
+    first, second, *_ = sorted(case.remote.rglob("txn-*/0/*.rsm-manifest"))
+    shutil.copy(second, first)
+    with pytest.raises(CorruptError, match=f"{first.name}.*describes the segment"):
+        offsets(case, "txn")
+
+
+def test_verify_reports_an_object_that_is_replaced_meanwhile(
+    cases: dict[str, TieredCase], counting: CountingServer
+) -> None:
+    """In the store it is there, but it is not the one that was listed."""
+    case = cases["lts-basic"]
+    uri = counting.upload(case.remote, "remote")
+    logs = stratalog.open_dirs(*case.log_dirs, remote=uri, storage_options=counting.options)
+    view = logs.partition("txn", 0)
+    path = view.segments[1].path
+    assert isinstance(path, RemotePath)
+    path.parent.listed()
+    counting.put(path.key.removeprefix("logs/"), b"another object")
+    known = path.parent.listed
+    with pytest.MonkeyPatch.context() as patch:  # the listing is the one from before
+        patch.setattr(RemotePath, "listed", lambda *_, **__: known(age_max_s=1e9))
+        report = verify_tier(logs, [TopicPartition("txn", 0)])
+    assert any(path.name in found.path for found in report.findings)
 
 
 # -- the disk

@@ -278,7 +278,7 @@ class BackupStore:
         """Raises BackupError if there is no such backup, or its manifest is corrupt."""
         path = self.path / MANIFESTS / f"{backup_id}{_SUFFIX}"
         try:
-            return decode_manifest(read_file(path))
+            return decode_manifest(read_file(path, has_checksum=True))
         except (FileNotFoundError, NotADirectoryError):
             raise BackupError(f"{self.path}: no backup {backup_id!r}") from None
         except (BackupError, UnsupportedError) as error:
@@ -342,7 +342,7 @@ class BackupStore:
         """Raises BackupError unless the content is what its name says."""
         path = self.path / OBJECTS / name
         try:
-            data = read_file(path)
+            data = read_file(path, has_checksum=True)
         except (FileNotFoundError, NotADirectoryError):
             raise BackupError(f"{path}: this object of a backup is missing") from None
         if len(data) != size_bytes or object_name(data) != name:

@@ -265,13 +265,16 @@ class PartitionView(LogReader):
     def _check_none_lost(self, before: Sequence[SegmentView]) -> None:
         """Raise SegmentGoneError for a segment that a store has lost. Retention deletes from the
         start; a segment that compaction has merged into the one before it is in that one, which
-        then is another file."""
+        then is another file. The end of the log, once it is known, does not move back."""
         now = {segment.base_offset: segment.identity for segment in self._listing.segments}
         first = min(now)
         for earlier, segment in pairwise(before):
             is_gone = segment.base_offset > first and segment.base_offset not in now
             if is_gone and now.get(earlier.base_offset, earlier.identity) == earlier.identity:
                 raise SegmentGoneError(segment.path)
+        end = before[-1].__dict__.get("end")
+        if end is not None and self._segments.end.next_offset < end.next_offset:
+            raise SegmentGoneError(before[-1].path)
 
     def _check_range(self, offset: int) -> None:
         # Up to the last segment the log certainly reaches; its end need not be looked for.

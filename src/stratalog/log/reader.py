@@ -230,10 +230,12 @@ def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> L
                 raise_for_batch(part, found.position, segment.base_offset)
             location = _first_record(segment, found.position, part.start_offset, trace)
             if location is not None:
+                segment.check_unchanged()
                 return location
             expected_offset = found.batch.last_offset + 1
             found = segment.seek(expected_offset)
         _check_stop(part, found.position, expected_offset)
+        segment.check_unchanged()
     return None
 
 
@@ -263,10 +265,29 @@ def find_time(
     for slot in segments.slots_of_time(
         timestamp, segments.slot_of(start_offset), trace, is_exact=is_exact
     ):
-        hit = segments[slot].times.find(timestamp, start_offset, trace)
+        segment = segments[slot]
+        hit = segment.times.find(timestamp, start_offset, trace)
+        segment.check_unchanged()
         if hit is not None:
+            _check_hit(segments, slot, hit)
             return OffsetAndTimestamp(hit.offset, hit.timestamp)
     return None
+
+
+def _check_hit(segments: SegmentList, slot: int, hit: TimeHit) -> None:
+    """Raise if a segment has what belongs to a later one: whoever reads from there on would miss
+    the segments in between."""
+    segment = segments[slot]
+    if slot + 1 == len(segments) or hit.offset < segments.bases[slot + 1]:
+        return
+    batch = segment.file.peek(hit.position)
+    if batch is not None and batch.base_offset >= segments.bases[slot + 1]:
+        raise CorruptBatchError(
+            f"the batch has offset {batch.base_offset}, expected below {segments.bases[slot + 1]}",
+            position=hit.position,
+            path=segment.path,
+            offsets=(batch.base_offset, batch.last_offset),
+        )
 
 
 def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTimestamp | None:
@@ -365,6 +386,7 @@ def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Recor
         if not plan.times.is_all:
             records = [record for record in records if plan.times.has(record.timestamp)]
         if len(records) >= left:
+            part.segment.check_unchanged()
             yield from records[:left]
             return
         left -= len(records)
@@ -389,11 +411,11 @@ def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[Load
                 _check_within(part, batch)
                 expected_offset = batch.header.next_offset
                 yield batch
-            segment.check_unchanged()
-            return
+            break
         except CorruptError as error:
             due = max(part.start_offset, expected_offset or 0)
             position = corruption.resume_after(part, error, expected_offset=due)
+    segment.check_unchanged()
 
 
 def _visible_batches(
@@ -408,14 +430,17 @@ def _visible_batches(
         for batch in batches_of(part, plan.corruption):
             header = batch.header
             if header.base_offset is not None and header.base_offset >= plan.end_offset:
+                part.segment.check_unchanged()
                 return
             if not plan.hides(header):
                 bytes_left -= batch.entry.size_bytes
                 if bytes_left < 0 and not is_first:
+                    part.segment.check_unchanged()
                     return
                 is_first = False
                 yield part, batch
             if header.next_offset >= plan.end_offset or (bytes_left <= 0 and not is_first):
+                part.segment.check_unchanged()
                 return
 
 

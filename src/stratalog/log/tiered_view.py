@@ -24,6 +24,7 @@ from stratalog.log.listing import Listing, list_partition
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_transitions import ProducerReplay
 from stratalog.log.segment_list import SegmentList
+from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.index_view import OFFSET_INDEX, IndexView
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES
@@ -47,8 +48,8 @@ class RemoteSegmentView(SegmentView):
     def __init__(self, stored: StoredSegment, base_offset: int, size_bytes: int) -> None:
         super().__init__(stored.log, base_offset, size_bytes)
         self.stored = stored
-        # A segment without a transaction index has no aborted transactions.
-        self.aborted_not_indexed = ()
+        if stored.store.layout == "aiven":  # its manifest says whether there is an index
+            self.aborted_not_indexed = ()
 
     @cached_property
     def file(self) -> LogFile:
@@ -231,6 +232,20 @@ class TieredView(PartitionView):
     def check_end(self) -> None:
         if self._listing.segments:
             super().check_end()
+
+    def _aborted_lookup(self, replay: ProducerReplay | None) -> AbortedLookup:
+        return AbortedLookup(self._segments, lambda: self._all_snapshots, replay=replay)
+
+    @property
+    def _all_snapshots(self) -> tuple[tuple[int, Path], ...]:
+        """The local ones, and those that are objects: each is of the end of its segment."""
+        remote = []
+        for part in self.served:
+            info = part.segment
+            if self._store.layout == "local" and part.last_offset == info.end_offset:
+                stored = self._store.segment(self._directory, info.name, info.size_bytes)
+                remote.append((info.end_offset + 1, stored.side_path("producerSnapshot")))
+        return (*remote, *self._listing.snapshots)
 
     def _new_replay(self) -> ProducerReplay:
         """A remote segment is stored with the state of producers at its end. Without a local log

@@ -211,7 +211,7 @@ class AbortedLookup:
             return _packed(self._lost_entries(part))
         rest = len(data) % ENTRY_BYTES
         complete = data[: len(data) - rest]
-        if not _is_sound(complete, part.segment.base_offset):
+        if not _is_sound(complete, part.segment.base_offset, part.next_base):
             return _packed(self._aborted_in(part))
         if not rest and not may_end_early:
             return complete
@@ -290,7 +290,7 @@ class AbortedLookup:
         if path is None:
             return None
         try:
-            return {entry.producer_id: entry for entry in decode_snapshot(read_file(path))}
+            return {entry.producer_id: entry for entry in _read_snapshot(path)}
         except AccessDeniedError:
             raise
         except (StratalogError, FileNotFoundError):
@@ -339,12 +339,18 @@ def _packed(txns: Iterable[AbortedTxn]) -> bytes:
     return b"".join(txn.pack() for txn in txns)
 
 
-def _is_sound(entries: bytes, base_offset: int) -> bool:
+def _is_sound(entries: bytes, base_offset: int, next_base: int | None) -> bool:
+    """Whether these may be the entries of a segment; of a live one the log may have less yet."""
     try:
         check_entries(entries, base_offset)
     except StratalogError:
         return False
-    return bool(entries)
+    last = max((txn.last_offset for txn in read_entries(entries)), default=None)
+    return last is not None and (next_base is None or last < next_base)
+
+
+def _read_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
+    return decode_snapshot(read_file(path, has_checksum=True))
 
 
 def _from_snapshot(snapshots: Snapshots, end_offset: int) -> ProducerReplay:
@@ -352,7 +358,7 @@ def _from_snapshot(snapshots: Snapshots, end_offset: int) -> ProducerReplay:
     for offset, path in reversed(snapshots):
         if offset <= end_offset:
             try:
-                return ProducerReplay(decode_snapshot(read_file(path)), start_offset=offset)
+                return ProducerReplay(_read_snapshot(path), start_offset=offset)
             except AccessDeniedError:
                 raise
             except (StratalogError, FileNotFoundError):
@@ -367,13 +373,14 @@ def _producer_batches_of(
     start = segment.seek(start_offset).position
     for position, header in segment.walk_headers(start):
         if header.base_offset >= end_offset or position >= part.end_position:
-            return
+            break
         if not header.has_producer or header.last_offset < start_offset:
             continue
         if not header.is_control:
             yield header, None
         elif (marker := _marker_at(segment, position, header)) is not None:
             yield header, marker
+    segment.check_unchanged()
 
 
 def _marker_at(segment: SegmentView, position: int, header: BatchHeader) -> EndMarker | None:

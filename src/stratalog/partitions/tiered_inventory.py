@@ -233,8 +233,9 @@ def _verify_segment(view: TieredView, slot: int, segment: RemoteSegmentView) -> 
         check.side_files()
     except CorruptError as error:
         check.report(error.reason, "remote-corrupt", error.position)
-    except SegmentGoneError:
-        pass  # the missing object is reported
+    except SegmentGoneError as error:
+        if not check.findings:  # else the missing object is reported
+            check.report(str(error), "remote-unreadable")
     except TieredLogError as error:
         check.report_unread(error)
     except StratalogError as error:
@@ -282,6 +283,7 @@ class _RemoteSegmentCheck:
                 what = f"offsets {self._expected} to {header.base_offset - 1} are missing"
                 self.report(what, "remote-gap", batch.position)
             self._expected = header.next_offset
+        self._segment.check_unchanged()
         end = self._segment.end.next_offset
         if self._expected != end:
             what = f"ends at offset {self._expected - 1}, expected {end - 1}"

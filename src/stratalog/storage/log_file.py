@@ -31,10 +31,14 @@ T = TypeVar("T")
 WALK_WINDOW_BYTES = 4096
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, *, has_checksum: bool = False) -> bytes:
     """The content of a small file. Raises FileNotFoundError, NotADirectoryError (a part of the path
-    is a file), AccessDeniedError or StorageError."""
+    is a file), AccessDeniedError or StorageError.
+
+    With `has_checksum` a store need not be asked whether the file was replaced meanwhile."""
     try:
+        if has_checksum and isinstance(path, RemotePath):
+            return path.store.read_file(path.key, path, has_checksum=True)
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, AccessDeniedError):
         raise

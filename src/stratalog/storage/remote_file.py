@@ -62,7 +62,7 @@ def _range_bytes(number: int) -> int:
 
 class _FetchedBlock(NamedTuple):
     start: int
-    data: bytes
+    data: bytes | memoryview
 
 
 class RemoteFile(LogFile):
@@ -81,6 +81,7 @@ class RemoteFile(LogFile):
         self._identity = identity
         self._handle: Any = None
         self._version: tuple[bytes, ...] = ()
+        self._is_unchecked = False  # whether bytes came since the version was compared
         self._lock = Lock()  # over opening
         self._blocks: deque[_FetchedBlock] = deque()
         self._scan: _Scan | None = None
@@ -135,15 +136,20 @@ class RemoteFile(LogFile):
         self._scan = _Scan(self, position, end)
 
     def check_unchanged(self) -> None:
-        """One request, unless the file was fetched whole, which checks that already."""
-        if self._handle is None:
+        """One request, unless nothing was fetched since the last one; a file that is fetched whole
+        is compared then."""
+        if not self._is_unchecked:
             return
+        self._is_unchecked = False  # bytes that come from here on are for the next check
         try:
             now = self._remote.store.open(self._remote.key, self.path)
-        except FileNotFoundError:
-            raise SegmentGoneError(self.path) from None
-        if version_of(now) != self._version:
-            raise SegmentGoneError(self.path)
+            if version_of(now) != self._version:
+                raise SegmentGoneError(self.path)
+        except BaseException as error:
+            self._is_unchecked = True
+            if isinstance(error, FileNotFoundError):
+                raise SegmentGoneError(self.path) from None
+            raise
 
     def _block_of(self, position: int, end: int) -> _FetchedBlock | None:
         for block in self._blocks:
@@ -163,7 +169,7 @@ class RemoteFile(LogFile):
             held = sum(len(each.data) for each in self._blocks)
             while held > KEPT_BYTES_MAX and len(self._blocks) > 1:
                 held -= len(self._blocks.pop().data)
-        return block.data[position - block.start : end - block.start]
+        return bytes(block.data[position - block.start : end - block.start])
 
     def _next_block(self, position: int, end: int) -> tuple[int, int]:
         if self.size_bytes <= WHOLE_FILE_BYTES:
@@ -177,7 +183,7 @@ class RemoteFile(LogFile):
 
     # -- requests
 
-    def fetch(self, start: int, end: int) -> bytes:
+    def fetch(self, start: int, end: int) -> memoryview:
         """One request. Raises SegmentGoneError if the object is not the one that was listed."""
         note_fetch(Fetch("range", self.path, start, end - start))
         return self.fetch_quietly(start, end)
@@ -200,8 +206,9 @@ class RemoteFile(LogFile):
             raise SegmentGoneError(self.path)
         return data
 
-    def fetch_quietly(self, start: int, end: int) -> bytes:
+    def fetch_quietly(self, start: int, end: int) -> memoryview:
         handle = self._handle or self._open()
+        self._is_unchecked = True
         try:
             return self._remote.store.read_range(handle, self.path, start, end - start)
         except FileNotFoundError:
@@ -233,7 +240,7 @@ class _Scan:
         self._end = end
         self._next = position  # where the next range begins
         self._count = 0
-        self._ranges: deque[tuple[int, int, Future[bytes]]] = deque()
+        self._ranges: deque[tuple[int, int, Future[memoryview]]] = deque()
         self._submit()
 
     def covers(self, position: int, end: int) -> bool:
@@ -256,8 +263,8 @@ class _Scan:
                 break
             data = future.result()
             low, high = max(position, start) - start, min(end, stop) - start
-            pieces.append(data if (low, high) == (0, len(data)) else data[low:high])
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.append(data[low:high])
+        return b"".join(pieces)
 
     def _fetch_ahead(self, end: int) -> None:
         """At least what is asked for, and the next range; more once the first was not enough."""

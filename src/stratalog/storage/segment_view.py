@@ -628,7 +628,9 @@ class SegmentView:
     @cached_property
     def end(self) -> SegmentEnd:
         """Where the last valid batch ends. Meant for the last segment of a log."""
-        return find_end(self)
+        found = find_end(self)
+        self.check_unchanged()
+        return found
 
     def is_valid(self, position: int) -> bool:
         """Whether a complete batch with a valid CRC starts at `position`."""

@@ -51,6 +51,7 @@ LISTING_AGE_MAX_S: Final = 5.0
 LISTED_FILES_MAX: Final = 200_000
 KEPT_FILE_BYTES_MAX: Final = 1 << 20
 KEPT_BYTES_MAX: Final = 32 << 20
+_MARKS: Final = (0xE7, 0x18)
 NS_PER_S: Final = 1_000_000_000
 
 _WITHOUT_RENAMING: Final = frozenset({"gs", "gcs", "abfs", "abfss"})
@@ -88,6 +89,25 @@ class Fetch:
     path: Path
     position: int = 0
     size_bytes: int = 0
+
+
+def _read_exactly(file: Any, position: int, size_bytes: int) -> memoryview:
+    """Raises OSError if fewer bytes arrive.
+
+    `pyarrow.fs.S3FileSystem` does not notice: it returns as many as were asked for, the last ones
+    being what the memory had before. So the last byte is marked. If it is the mark afterwards, it
+    was not written or happens to be the same; another mark tells which.
+    """
+    from pyarrow import allocate_buffer  # noqa: PLC0415
+
+    count = 0
+    for mark in _MARKS:
+        data = memoryview(allocate_buffer(size_bytes)).cast("B")
+        data[-1] = mark
+        count = file.get_stream(position, size_bytes).readinto(data)
+        if count == size_bytes and data[-1] != mark:
+            return data
+    raise OSError(f"less than {size_bytes} bytes at {position} were received")
 
 
 def modified_s(handle: Any) -> int:
@@ -211,31 +231,35 @@ class Store:
         note_fetch(Fetch("open", path))
         return self._ask("open", path, lambda: self.filesystem.open_input_file(key))
 
-    def read_range(self, file: Any, path: Path, position: int, size_bytes: int) -> bytes:
-        """Exactly this many bytes of an open file; raises StoreError if fewer arrive."""
+    def read_range(self, file: Any, path: Path, position: int, size_bytes: int) -> memoryview:
+        """Exactly this many bytes, at least one, of an open file; raises StoreError if fewer
+        arrive."""
+        return self._ask("read", path, lambda: _read_exactly(file, position, size_bytes))
 
-        def read() -> bytes:
-            data: bytes = file.read_at(size_bytes, position)
-            if len(data) != size_bytes:
-                raise OSError(f"{len(data)} of {size_bytes} bytes at {position} were received")
-            return data
+    def read_file(self, key: str, path: Path, *, has_checksum: bool = False) -> bytes:
+        """The content of a small file, in one version; with `has_checksum` the caller finds out if
+        it is not. Raises FileNotFoundError."""
+        for _ in range(self._attempts):
+            found = self._read_version(key, path, checks_version=not has_checksum)
+            if found is not None:
+                return found[0]
+        reason = "the object was replaced each time it was read"
+        raise StoreError(path, "read", 0, reason, self._attempts)
 
-        return self._ask("read", path, read)
-
-    def read_file(self, key: str, path: Path) -> bytes:
-        """The content of a small file. Raises FileNotFoundError."""
-        return self.read_version(key, path)[0]
-
-    def read_version(
-        self, key: str, path: Path, *, checks_version: bool = False
-    ) -> tuple[bytes, int]:
+    def read_version(self, key: str, path: Path, *, checks_version: bool) -> tuple[bytes, int]:
         """The content of a small file, and when that was written, in seconds; 0: unknown. It may
-        be newer than the listing. Raises FileNotFoundError.
+        be newer than the listing. Raises FileNotFoundError, with `checks_version` also if it was
+        replaced while it was read: the one that was looked at is gone."""
+        found = self._read_version(key, path, checks_version=checks_version)
+        if found is None:
+            raise FileNotFoundError(2, "No such file", str(path))
+        return found
 
-        Size and time come with one request, the bytes with the next: with `checks_version` a third
-        one tells whether the same version answered both. Raises FileNotFoundError if not: the
-        one that was looked at is gone.
-        """
+    def _read_version(
+        self, key: str, path: Path, *, checks_version: bool
+    ) -> tuple[bytes, int] | None:
+        """Size and time come with one request, the bytes with the next: with `checks_version` a
+        third one tells whether the same version answered both. None if not."""
         listed, is_listed = self.known(key)
         if is_listed and (listed is None or listed.is_dir):
             raise FileNotFoundError(2, "No such file", str(path))
@@ -249,9 +273,9 @@ class Store:
         file = self.open(key, path)
         size_bytes, written_s = file.size(), modified_s(file)
         note_fetch(Fetch("range", path, 0, size_bytes))
-        data = self.read_range(file, path, 0, size_bytes) if size_bytes else b""
+        data = bytes(self.read_range(file, path, 0, size_bytes)) if size_bytes else b""
         if checks_version and version_of(self.open(key, path)) != version_of(file):
-            raise FileNotFoundError(2, "No such file", str(path))
+            return None
         is_same = listed is not None and size_bytes == listed.size_bytes
         if listed is not None and is_same and is_same_time(written_s, listed.mtime_ns):
             self._keep_file(key, listed, data)

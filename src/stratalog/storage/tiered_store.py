@@ -181,7 +181,9 @@ class StoredSegment:
     def manifest(self) -> AivenManifest:
         path = self.log.with_name(self.log.name.removesuffix(".log") + ".rsm-manifest")
         try:
-            return decode_manifest(read_file(path))
+            found = decode_manifest(read_file(path))
+            _check_segment(found, self.log)
+            return found
         except FileNotFoundError:
             raise TieredLogError(
                 f"{path}: missing, although the segment was copied completely"
@@ -203,12 +205,15 @@ class StoredSegment:
             return open_file(self.log)
         return ChunkedFile(open_file(self.log), self.manifest, self._cipher)
 
+    def side_path(self, kind: SideFile) -> Path:
+        """The object of an index in the layout `local`."""
+        return self.log.with_name(self.log.name.replace(".log", _LOCAL_SUFFIXES[kind], 1))
+
     def side_file(self, kind: SideFile) -> bytes | None:
         """An index, or the leader epochs; None if the segment has none."""
         if self.store.layout == "local":
-            suffix = _LOCAL_SUFFIXES[kind]
             try:
-                return read_file(self.log.with_name(self.log.name.replace(".log", suffix, 1)))
+                return read_file(self.side_path(kind))
             except FileNotFoundError:
                 return None
         place = self.manifest.indexes.get(kind)
@@ -225,6 +230,14 @@ class StoredSegment:
         if len(raw) < size_bytes:
             raise CorruptError(f"ends before the {kind} index", path=path, position=position)
         return self._cipher.decrypt(raw) if self._cipher is not None and raw else raw
+
+
+def _check_segment(manifest: AivenManifest, log: Path) -> None:
+    """Raise CorruptError if the manifest says that it is of another segment."""
+    described = manifest.metadata.get("remoteLogSegmentId")
+    found = described.get("id") if isinstance(described, dict) else None
+    if isinstance(found, str) and not log.name.endswith(f"-{found}.log"):
+        raise CorruptError(f"it describes the segment {found}")
 
 
 class ChunkedFile(LogFile):
