@@ -7,11 +7,12 @@ import random
 import shutil
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stratalog import LogDir
+from stratalog.bulk import backup as backup_module
 from stratalog.bulk.backup import backup, list_backups
 from stratalog.bulk.restore import restore
 from stratalog.bulk.workers import ThreadWorkers
@@ -43,6 +44,7 @@ class Writer:
         self.is_ready = threading.Event()
         self.error: BaseException | None = None
         self.steps = 0
+        self.keys: set[bytes] = set()
         self._generation = 0
         self._cleaner = Cleaner(1 << 20)
         self._thread = threading.Thread(target=self._run)
@@ -87,6 +89,7 @@ class Writer:
                 logs.append("plain", value.ljust(100, b"."), partition=number)
         key = b"%d" % self._random.randrange(9)
         logs.append("latest", b"x" * self._random.randrange(200), key=key)
+        self.keys.add(key)
 
     def _commit(self, logs: LogDir) -> None:
         with logs.transaction("writer") as transaction:
@@ -124,12 +127,13 @@ def check_plain(rows: list[tuple[int, bytes | None]]) -> None:
         generation, expected = found, offset + 1
 
 
-def check(path: Path, *, is_settled: bool) -> None:
+def check(path: Path, keys: set[bytes], *, is_settled: bool) -> None:
     """What a restored directory must have, whenever the backup was taken."""
     assert_nothing_to_repair(path)
     with open_dirs(path) as logs:
         for view in logs.partitions_of("plain"):
             check_plain([(record.offset, record.value) for record in view.read()])
+        assert keys <= {record.key for record in logs.partition("latest", 0).read()}
     with LogDir.open(path, background=False) as opened:
         assert opened.recovery == ()
         pairs = [
@@ -146,17 +150,17 @@ def run_rounds(tmp_path: Path, where: Path, rounds: int, seed: int) -> None:
     workers = ThreadWorkers(2)
     with Writer(logs, seed) as writer:
         for number in range(rounds):
-            before = writer.steps
+            before, keys = writer.steps, set(writer.keys)
             result = backup([logs], where, keep=3, workers=workers)
             assert result.dirs[0].is_live
             restore(where, [out], workers=workers)
-            check(out, is_settled=result.dirs[0].is_settled)
+            check(out, keys, is_settled=result.dirs[0].is_settled)
             shutil.rmtree(out)
             assert writer.error is None, number
             assert writer.steps > before
     backup([logs], where)
     restore(where, [out])
-    check(out, is_settled=True)
+    check(out, writer.keys, is_settled=True)
     assert len(list_backups(where)) == min(rounds, 3) + 1
 
 
@@ -168,3 +172,78 @@ def test_each_backup_is_consistent(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_each_backup_in_a_store_is_consistent(tmp_path: Path, seaweed: S3Server) -> None:
     run_rounds(tmp_path, seaweed.path("backup-live"), scaled(2), seed=2)
+
+
+class CompactedLog:
+    """A log with a segment that is closed and another that is not. Each time, all keys are written
+    again and what was there is compacted."""
+
+    def __init__(self, logs: LogDir) -> None:
+        self._logs = logs
+        self._cleaner = Cleaner()
+        self.rounds = 0
+        config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        logs.create_topic("latest", 1, config=config)
+        self.compact()
+        self._append()
+
+    def _append(self) -> None:
+        for key in range(9):
+            self._logs.append("latest", b"%d" % self.rounds, key=b"%d" % key)
+
+    def compact(self) -> None:
+        self.rounds += 1
+        self._append()
+        log = self._logs.partition("latest", 0)
+        log.roll()
+        self._logs.cleaning.clean_dirtiest(self._cleaner)
+        log.maintenance.remove_discarded(0, at_once=True)
+
+
+class CompactingWorkers(ThreadWorkers):
+    """Compacts a log before anything is copied, up to `times`."""
+
+    def __init__(self, log: CompactedLog, times: int) -> None:
+        super().__init__(1)
+        self._log, self._times = log, times
+
+    def run(self, *args: Any, **named: Any) -> Any:
+        if self._times:
+            self._times -= 1
+            self._log.compact()
+        return super().run(*args, **named)
+
+
+def values_of(path: Path) -> list[tuple[bytes | None, bytes | None]]:
+    with open_dirs(path) as logs:
+        return [(each.key, each.value) for each in logs.partition("latest", 0).read()]
+
+
+@pytest.mark.parametrize("times", [1, 7], ids=["once", "again and again"])
+def test_no_key_is_lost_by_compaction_while_files_are_copied(times: int, tmp_path: Path) -> None:
+    with LogDir.open(tmp_path / "logs", config=CONFIG, background=False) as logs:
+        log = CompactedLog(logs)
+        result = backup([tmp_path / "logs"], tmp_path / "b", workers=CompactingWorkers(log, times))
+    assert result.dirs[0].is_settled == (times == 1)
+    restore(tmp_path / "b", [tmp_path / "out"])
+    assert_nothing_to_repair(tmp_path / "out")
+    assert {key for key, _ in values_of(tmp_path / "out")} == {b"%d" % key for key in range(9)}
+
+
+def test_no_key_is_lost_by_compaction_after_the_ends_were_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogDir.open(tmp_path / "logs", config=CONFIG, background=False) as logs:
+        log, bounds = CompactedLog(logs), backup_module._bounds
+
+        def compacted(path: Path) -> Any:
+            found = bounds(path)
+            if log.rounds < 3:
+                log.compact()
+            return found
+
+        monkeypatch.setattr(backup_module, "_bounds", compacted)
+        assert backup([tmp_path / "logs"], tmp_path / "b").dirs[0].is_settled
+    restore(tmp_path / "b", [tmp_path / "out"])
+    assert_nothing_to_repair(tmp_path / "out")
+    assert dict(values_of(tmp_path / "out")) == {b"%d" % key: b"3" for key in range(9)}

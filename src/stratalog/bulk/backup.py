@@ -15,7 +15,8 @@ A directory that nobody has open is copied file by file, as it is. In one that i
   still growing; restoring builds them. It is read twice, and both must be equal, since a
   truncation and new appends could otherwise be mixed;
 * closed segments that are deleted or compacted before they are copied are looked for again: their
-  partition is cut a second time, at the same offset;
+  partition is cut a second time, at the same offset. If compaction may have removed records before
+  that offset because of records after it, then at the log's end by then (`_Look`);
 * logs of `__remote_log_metadata` are copied again when all else is copied, up to their end by then
   (`_Run.save_all`).
 """
@@ -90,11 +91,15 @@ PART_BYTES: Final = 8 * CHUNK_BYTES
 UPLOADS_IN_FLIGHT: Final = 4
 CUTS_MAX: Final = 100
 """How often to look again for a moment in which no transaction changes its state."""
+OVERTAKEN_CUTS_MAX: Final = 5
+"""How often to cut all logs again because compaction was ahead of the copying of one."""
 PASSES_MAX: Final = 20
 """How often to look again for files that were replaced before they were copied."""
 _ENDINGS_SKIPPED: Final = (TEMPORARY_SUFFIX, FileState.DELETED.value)
 _GROWING: Final = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
 _MS_NS: Final = 1_000_000
+_CLOCK_STEP_NS: Final = 20 * _MS_NS
+"""File systems use a clock that lags this far behind, at most."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +130,28 @@ class _Planned(NamedTuple):
     """The content, of a small file."""
 
 
+class _Look(NamedTuple):
+    """When the end of a log was looked up, and which segment was active then.
+
+    Compaction never reads the active segment. Once there is a newer one, it may remove a record
+    before that end because of one after it: in a log that ends there, the key would be missing.
+    """
+
+    time_ns: int
+    active_base: int
+    inode: int
+
+
 class _Partition(NamedTuple):
     """The cut of a partition."""
 
     files: tuple[_Planned, ...]
     saved: SavedPartition | None
+    look: _Look | None = None
+
+
+class _OvertakenError(Exception):
+    """A log was compacted beyond the end at which it was to be cut."""
 
 
 @dataclass
@@ -149,6 +171,16 @@ class _Cut:
         yield from self.root_files
         for partition in self.partitions.values():
             yield from partition.files
+
+    def take_later(self, listed: ListedPartition) -> None:
+        """Cut a partition at its end as it is now."""
+        _log.warning(
+            "%s: the log was compacted while it was backed up, so its end in the backup is later "
+            "than that of other logs; to have all ends of one moment, run another backup",
+            listed.path,
+        )
+        self.partitions[listed.path.name] = _cut_partition(listed)
+        self.is_settled = False
 
 
 def backup(
@@ -180,7 +212,7 @@ def backup(
     _check_target(store.path, dirs)
     run = _Run(store, workers, reads_all=reads_all, checks=reads_all or verifies)
     now_ms = time.time_ns() // _MS_NS
-    saved = run.save_all(_cuts(dirs))
+    saved = _save(run, dirs)
     manifest = Manifest(new_backup_id(now_ms), now_ms, saved, CHUNK_BYTES)
     verified = None
     if verifies:
@@ -203,6 +235,15 @@ def backup(
         verified,
         pruned,
     )
+
+
+def _save(run: _Run, dirs: Sequence[Path]) -> tuple[SavedDir, ...]:
+    """Cut and copy. If compaction overtakes a cut, all of it again, which copies only what has
+    changed. In the end, a log that is compacted all the time is cut later than the others."""
+    for _ in range(OVERTAKEN_CUTS_MAX):
+        with suppress(_OvertakenError):
+            return run.save_all(_cuts(dirs), takes_later=False)
+    return run.save_all(_cuts(dirs, takes_later=True), takes_later=True)
 
 
 def size_of_dirs(paths: Iterable[Path | str]) -> int:
@@ -269,6 +310,7 @@ class _Bound(NamedTuple):
 
     base_offset: int
     size_bytes: int
+    inode: int
 
 
 @dataclass(frozen=True)
@@ -276,20 +318,32 @@ class _Moment:
     """A live directory at one moment."""
 
     path: Path
+    time_ns: int
     root_files: tuple[_Planned, ...]
     bounds: Mapping[str, _Bound]
     """By the names of partition directories."""
 
+    def look(self, name: str) -> _Look | None:
+        """At a partition; None if it had no segment."""
+        bound = self.bounds.get(name)
+        return None if bound is None else _Look(self.time_ns, bound.base_offset, bound.inode)
 
-def _cuts(dirs: Sequence[Path]) -> list[_Cut]:
-    """All directories at one moment, as far as transactions are concerned."""
+    @classmethod
+    def now(cls, path: Path, root_files: Sequence[_Planned]) -> _Moment:
+        """The moment after `root_files` were read."""
+        return cls(path, time.time_ns(), tuple(root_files), _bounds(path))
+
+
+def _cuts(dirs: Sequence[Path], *, takes_later: bool = False) -> list[_Cut]:
+    """All directories at one moment, as far as transactions are concerned. A log that has been
+    compacted beyond that moment is cut later, or _OvertakenError is raised."""
     live = [path for path in dirs if is_locked(path)]
     moments, is_settled = _settled(live)
     cuts = []
     for path in dirs:
         if path in live:
-            cut = _cut_live(path, moments[path])
-            cuts.append(replace(cut, is_settled=is_settled))
+            cut = _cut_live(path, moments[path], takes_later=takes_later)
+            cuts.append(replace(cut, is_settled=cut.is_settled and is_settled))
         else:
             cuts.append(_cut_unlocked(path))
     return cuts
@@ -302,7 +356,7 @@ def _settled(live: Sequence[Path]) -> tuple[dict[Path, _Moment], bool]:
     for attempt in range(1, CUTS_MAX + 1):
         roots = {path: tuple(_retried(path)) for path in live}
         before = [_states(path) for path in live]
-        moments = {path: _Moment(path, roots[path], _bounds(path)) for path in live}
+        moments = {path: _Moment.now(path, roots[path]) for path in live}
         if before == [_states(path) for path in live] and all(map(_is_current, moments.values())):
             return moments, True
         time.sleep(0.0002 * attempt)
@@ -336,8 +390,9 @@ def _bounds_of(path: Path, names: Iterable[str]) -> dict[str, _Bound]:
             files = os.listdir(f"{path}/{name}")  # noqa: PTH208
             last = max((each for each in files if each.endswith(ending)), default=None)
             if last is not None:
-                size_bytes = os.stat(f"{path}/{name}/{last}").st_size  # noqa: PTH116 - fast
-                found[name] = _Bound(int(last.removesuffix(ending)), size_bytes)
+                status = os.stat(f"{path}/{name}/{last}")  # noqa: PTH116 - fast
+                base_offset = int(last.removesuffix(ending))
+                found[name] = _Bound(base_offset, status.st_size, status.st_ino)
         except (OSError, ValueError):  # a file, or gone meanwhile
             continue
     return found
@@ -428,15 +483,21 @@ def _kept_partitions(partitions: Sequence[ListedPartition]) -> list[ListedPartit
     )
 
 
-def _cut_live(path: Path, moment: _Moment | None = None) -> _Cut:
-    moment = moment or _Moment(path, tuple(_retried(path)), _bounds(path))
+def _cut_live(path: Path, moment: _Moment | None = None, *, takes_later: bool = True) -> _Cut:
+    moment = moment or _Moment.now(path, _retried(path))
     cut = _Cut(path, list(moment.root_files), is_live=True)
     for listed in _kept_partitions(scan_log_dir(path).partitions):
+        name = listed.path.name
         try:
-            bound = moment.bounds.get(listed.path.name)
-            cut.partitions[listed.path.name] = _cut_partition(listed, bound=bound)
+            cut.partitions[name] = _cut_partition(
+                listed, bound=moment.bounds.get(name), look=moment.look(name)
+            )
         except PartitionGoneError:  # its topic was deleted
             continue
+        except _OvertakenError:
+            if not takes_later:
+                raise
+            cut.take_later(listed)
     return cut
 
 
@@ -462,13 +523,23 @@ def _retried(path: Path) -> list[_Planned]:
 
 
 def _cut_partition(
-    listed: ListedPartition, end_max: int | None = None, bound: _Bound | None = None
+    listed: ListedPartition,
+    end_max: int | None = None,
+    bound: _Bound | None = None,
+    look: _Look | None = None,
 ) -> _Partition:
-    """The files of a partition up to its last complete batch, below an offset or a bound."""
+    """The files of a partition up to its last complete batch, below an offset or a bound that was
+    found by a `look`. Raises _OvertakenError."""
     for _ in range(PASSES_MAX):
+        now_ns = time.time_ns()
         listing = list_partition(listed.path)
         try:
-            return _cut_listing(listed, listing, end_max, bound)
+            if look is not None and _is_overtaken(listing.segments, look):
+                raise _OvertakenError
+            if look is None and listing.segments:
+                active = listing.segments[-1]
+                look = _Look(now_ns, active.base_offset, _status_of(active).st_ino)
+            return _cut_listing(listed, listing, end_max, bound)._replace(look=look)
         except SegmentGoneError:
             continue
         finally:
@@ -477,6 +548,26 @@ def _cut_partition(
         f"{listed.path}: its files were replaced faster than they could be copied; "
         "run the backup again"
     )
+
+
+def _is_overtaken(segments: Sequence[SegmentView], look: _Look) -> bool:
+    """Whether compaction may have used records that were appended after the look."""
+    if not segments or segments[-1].base_offset <= look.active_base:
+        return False
+    older = [each for each in segments if each.base_offset <= look.active_base]
+    if not older:
+        return False  # all of them were deleted, and later records are not wanted
+    last = _status_of(older.pop())
+    return last.st_ino != look.inode or any(
+        _status_of(each).st_ctime_ns > look.time_ns - _CLOCK_STEP_NS for each in older
+    )
+
+
+def _status_of(segment: SegmentView) -> os.stat_result:
+    try:
+        return segment.path.stat()
+    except FileNotFoundError:
+        raise SegmentGoneError(segment.path) from None
 
 
 def _release(segments: Iterable[SegmentView]) -> None:
@@ -683,14 +774,14 @@ class _Run:
             and all(self._present.get(name) == size for name, size in manifest.pieces(file))
         }
 
-    def save_all(self, cuts: Sequence[_Cut]) -> tuple[SavedDir, ...]:
+    def save_all(self, cuts: Sequence[_Cut], *, takes_later: bool) -> tuple[SavedDir, ...]:
         """Copy all files of the cuts, then remote log metadata as they are by now.
 
         A closed segment may go to remote storage and be deleted here before it is copied. The event
         that says so is then after the cut of `__remote_log_metadata`, and the segment would be in
         neither. Later events do no harm: what brokers serve of remote segments is limited by the
         leader epochs of the log, so by the end of the log as it was cut."""
-        saved = [self.save(each) for each in cuts]
+        saved = [self.save(each, takes_later=takes_later) for each in cuts]
         return tuple(self._with_later_metadata(each) if each.is_live else each for each in saved)
 
     def _with_later_metadata(self, saved: SavedDir) -> SavedDir:
@@ -701,7 +792,7 @@ class _Run:
                     cut.partitions[listed.path.name] = _cut_partition(listed)
         if not cut.partitions:
             return saved
-        later = self.save(cut)
+        later = self.save(cut, takes_later=True)
         names = set(later.directories)
         files = [each for each in saved.files if each.directory not in names]
         ends = [each for each in saved.partitions if str(each.topic_partition) not in names]
@@ -712,14 +803,16 @@ class _Run:
             directories=tuple(sorted({*saved.directories, *names})),
         )
 
-    def save(self, cut: _Cut) -> SavedDir:
-        """Copy all files of the cut. What is gone meanwhile is cut again."""
+    def save(self, cut: _Cut, *, takes_later: bool) -> SavedDir:
+        """Copy all files of the cut. What is gone meanwhile is cut again, if need be at a later end
+        (`takes_later`), else _OvertakenError is raised."""
         saved: dict[str, SavedFile] = {}
         for _ in range(PASSES_MAX):
             gone = self._copy([each for each in cut.files if each.path not in saved], saved, cut)
             if not gone:
                 break
-            cut = self._cut_again(cut, gone, saved)
+            self._remember(cut, saved)
+            cut = self._cut_again(cut, gone, saved, takes_later=takes_later)
         else:
             raise BackupError(
                 f"{cut.path}: its files were replaced faster than they could be "
@@ -734,8 +827,17 @@ class _Run:
             str(cut.path), files, ends, names, cut.is_live, is_clean, cut.is_settled
         )  # fmt: skip
 
-    def _cut_again(self, cut: _Cut, gone: set[str], saved: dict[str, SavedFile]) -> _Cut:
-        """A second look at the partitions of files that are gone, up to the same offsets."""
+    def _remember(self, cut: _Cut, saved: Mapping[str, SavedFile]) -> None:
+        """Files of which the content is known now, should they be in the next cut as well."""
+        self._known |= {
+            (str(cut.path), path): file for path, file in saved.items() if file.identity is not None
+        }
+
+    def _cut_again(
+        self, cut: _Cut, gone: set[str], saved: dict[str, SavedFile], *, takes_later: bool
+    ) -> _Cut:
+        """A second look at the partitions of files that are gone, up to the same offsets if
+        compaction permits."""
         if not cut.is_live:  # somebody has begun to write
             saved.clear()
             return _cut_live(cut.path)
@@ -747,10 +849,15 @@ class _Run:
                 del saved[path]
             if name in listed:
                 end_max = None if before is None or before.saved is None else before.saved[2]
+                look = None if before is None else before.look
                 try:
-                    cut.partitions[name] = _cut_partition(listed[name], end_max)
+                    cut.partitions[name] = _cut_partition(listed[name], end_max, look=look)
                 except PartitionGoneError:
                     continue
+                except _OvertakenError:
+                    if not takes_later:
+                        raise
+                    cut.take_later(listed[name])
         return cut
 
     def _copy(self, files: Sequence[_Planned], saved: dict[str, SavedFile], cut: _Cut) -> set[str]:
