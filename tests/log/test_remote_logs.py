@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import pickle
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
 from stratalog.bulk.read_task import ReadTask
+from stratalog.cli.main import app
 from stratalog.errors import (
     AccessDeniedError,
     CorruptBatchError,
@@ -149,18 +152,83 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path / "data"
 
 
-def test_a_point_query_takes_few_requests(counting: CountingServer, hundred: Path) -> None:
-    uri = counting.upload(hundred, "hundred")
-    local = stratalog.open_dirs(hundred).partition("orders", 0)
-    assert len(local.segments) >= 100
-    for number in (1, 1234, 4999, 6498):
-        for ask in (_by_offset, _by_time):
-            stores.store_of.cache_clear()
-            counting.requests.clear()
+@pytest.fixture(scope="module", params=["small", "large"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a broker has: a topic of a hundred segments of 8 KB or of 1.5 MB, and checkpoints."""
+    is_small = request.param == "small"
+    config = {"segment.bytes": "8000" if is_small else "1500000"}
+    value, batch_bytes, count = (b"v" * 100, 1500, 6500) if is_small else (b"v" * 4000, 4500, 36800)
+    root = tmp_path_factory.mktemp(request.param)
+    with stratalog.LogDir.open(root) as logs:
+        logs.create_topic("orders", partitions=1, config=config)
+        with logs.producer(batch_bytes=batch_bytes) as producer:
+            for number in range(count):
+                time = FIRST_MS + number * 1000
+                producer.append("orders", value, key=b"%d" % number, timestamp=time)
+    for name in ("recovery-point-offset", "replication-offset", "cleaner-offset"):
+        (root / f"{name}-checkpoint").write_text(f"0\n1\norders 0 {count}\n")
+    (root / "log-start-offset-checkpoint").write_text("0\n2\norders 0 0\nother 3 17\n")
+    (root / "meta.properties").write_text("version=1\nbroker.id=1\n")
+    (root / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (root / "stratalog-state.json").unlink()
+    (root / ".kafka_cleanshutdown").unlink()
+    return root
+
+
+REQUESTS_MAX = 12
+
+
+def test_a_point_query_takes_few_requests(counting: CountingServer, broker: Path) -> None:
+    uri = counting.upload(broker, "broker")
+    local = stratalog.open_dirs(broker).partition("orders", 0)
+    bases = local.segments.bases
+    assert len(bases) >= 100
+    middle = bases[50] + 3
+    edges = (0, bases[1] - 1, bases[1], bases[-1] - 1, bases[-1], local.log_end_offset - 1)
+    for number in (*edges, middle, bases[-1] + 1):
+        for ask in (_by_offset, _by_time, _by_time_only, _one_record):
+            with _few_requests(counting):
+                remote = stratalog.open_dirs(uri, storage_options=counting.options)
+                with remote.partition("orders", 0) as view:
+                    assert ask(view, number) == number
+    for when in (5, FIRST_MS + 10**12):
+        with _few_requests(counting):
             remote = stratalog.open_dirs(uri, storage_options=counting.options)
             with remote.partition("orders", 0) as view:
-                assert ask(view, number) == ask(local, number) == number
-            assert len(counting.requests) <= 12, counting.requests
+                assert view.find_time(when) == local.find_time(when)
+
+
+def test_a_point_query_of_the_command_line_takes_few_requests(
+    counting: CountingServer, broker: Path
+) -> None:
+    uri = counting.upload(broker, "command")
+    bases = stratalog.open_dirs(broker).partition("orders", 0).segments.bases
+    options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
+    for number in (0, bases[1], bases[50] + 3, bases[-1] - 1, bases[-1] + 1):
+        offset, when = str(number), str(FIRST_MS + number * 1000)
+        for command in (
+            ["find", "--offset", offset],
+            ["find", "--time", when],
+            ["explain", "--offset", offset],
+            ["explain", "--time", when],
+            ["read", "--json", "-n", "1", "--from", offset],
+            ["read", "--json", "-n", "1", "--from", f"@{when}"],
+        ):
+            with _few_requests(counting):
+                result = CliRunner().invoke(app, [*command, "orders:0", "-d", uri, *options])
+                assert not result.exit_code, result.output
+                assert str(number) in result.output
+
+
+@contextmanager
+def _few_requests(counting: CountingServer) -> Iterator[None]:
+    """Of a process that has not asked the store before."""
+    stores.store_of.cache_clear()
+    counting.requests.clear()
+    with noted_fetches() as noted:
+        yield
+    asked = [f"{each.what} {each.path} {each.position} {each.size_bytes}" for each in noted]
+    assert len(counting.requests) <= REQUESTS_MAX, "\n".join(map(str, [*counting.requests, *asked]))
 
 
 def _by_offset(view: PartitionView, number: int) -> int:
@@ -169,10 +237,19 @@ def _by_offset(view: PartitionView, number: int) -> int:
     return found.record.offset
 
 
-def _by_time(view: PartitionView, number: int) -> int:
+def _by_time_only(view: PartitionView, number: int) -> int:
     found = view.find_time(FIRST_MS + number * 1000)
     assert found is not None
-    return _by_offset(view, found.offset)
+    return found.offset
+
+
+def _by_time(view: PartitionView, number: int) -> int:
+    return _by_offset(view, _by_time_only(view, number))
+
+
+def _one_record(view: PartitionView, number: int) -> int:
+    (record,) = view.read(number, max_records=1)
+    return record.offset
 
 
 def test_planning_a_thousand_segments_lists_only(counting: CountingServer, tmp_path: Path) -> None:
@@ -392,7 +469,7 @@ def test_a_small_object_of_the_same_size_is_not_taken_for_the_listed_one(
 
 
 @pytest.mark.parametrize("reads_columns", [False, True], ids=["records", "columns"])
-@pytest.mark.parametrize("value_bytes", [100, 1 << 20], ids=["whole", "range"])
+@pytest.mark.parametrize("value_bytes", [100, 2 << 20], ids=["whole", "range"])
 def test_an_object_that_is_replaced_after_it_was_opened_is_a_typed_error(
     counting: CountingServer,
     proxy: FaultyProxy,
@@ -403,7 +480,7 @@ def test_an_object_that_is_replaced_after_it_was_opened_is_a_typed_error(
     """With the same size, in the same second, between the requests for its size and its bytes."""
     for key, value in ("before", b"1"), ("after", b"2"):
         with stratalog.LogDir.open(tmp_path / key) as logs:
-            config = {"segment.bytes": f"{value_bytes + 100}", "max.message.bytes": f"{2 << 20}"}
+            config = {"segment.bytes": f"{value_bytes + 100}", "max.message.bytes": f"{3 << 20}"}
             logs.create_topic("orders", partitions=1, config=config)
             for _ in range(2):  # each in its own segment
                 logs.append("orders", value * value_bytes, timestamp=FIRST_MS)
@@ -422,7 +499,7 @@ def test_an_object_that_is_replaced_after_it_was_opened_is_a_typed_error(
 
 
 @pytest.mark.parametrize("is_passing", [True, False])
-@pytest.mark.parametrize("value_bytes", [100, 1 << 20], ids=["whole", "range"])
+@pytest.mark.parametrize("value_bytes", [100, 2 << 20], ids=["whole", "range"])
 def test_a_short_response_is_not_taken_for_a_range(
     counting: CountingServer,
     proxy: FaultyProxy,
@@ -432,7 +509,7 @@ def test_a_short_response_is_not_taken_for_a_range(
 ) -> None:
     """With a Content-Length that is right: what is missing would be what the memory had before."""
     with stratalog.LogDir.open(tmp_path) as logs:
-        logs.create_topic("orders", partitions=1, config={"max.message.bytes": f"{2 << 20}"})
+        logs.create_topic("orders", partitions=1, config={"max.message.bytes": f"{3 << 20}"})
         for number in range(3):
             logs.append("orders", b"%d" % number * value_bytes, timestamp=FIRST_MS)
     uri = counting.upload(tmp_path, f"short/{value_bytes}/{is_passing}")
@@ -486,11 +563,11 @@ def test_a_checkpoint_that_changes_each_time_is_a_typed_error(
         writer.delete_records("orders", 0, before_offset=1)
     uri = counting.upload(tmp_path, "restless")
     name = "log-start-offset-checkpoint"
-    count = iter(range(100))
+    longer = (10**digits for digits in range(1, 19))  # what is cut off is not taken for complete
 
     def replace(request: Request) -> None:
         if request.method == "GET" and request.target.endswith(name):
-            counting.put(f"restless/{name}", b"0\n1\norders 0 %d\n" % next(count))
+            counting.put(f"restless/{name}", b"0\n1\norders 0 %d\n" % next(longer))
 
     proxy.fault = replace
     view = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
@@ -516,6 +593,49 @@ def test_a_limited_read_does_not_mix_versions(
     counting.put(f"mixed/orders-0/{log.name}", log.read_bytes())
     with pytest.raises(SegmentGoneError, match=log.name):
         list(records)
+
+
+def test_a_lookup_does_not_mix_versions(
+    counting: CountingServer, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Replaced between two ranges of a lookup, with the same size, in the same second."""
+    for key, value in ("before", b"1"), ("after", b"2"):
+        with stratalog.LogDir.open(tmp_path / key) as logs:
+            logs.create_topic("orders", partitions=1, config={"segment.bytes": "4000000"})
+            for _ in range(50):
+                logs.append("orders", value * (100 << 10), timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "before", "lookup")
+    log = min((tmp_path / "after/orders-0").glob("*.log"))
+    view = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
+    assert len(view.segments) == 2
+    first = view.locate(1)
+    assert first is not None
+    counting.put(f"lookup/orders-0/{log.name}", log.read_bytes())
+    file = view.segments[0].file
+    assert view.locate(30) is not None  # from a new listing
+    assert view.segments[0].file is not file
+
+
+def test_a_segment_that_was_looked_up_is_compared_when_it_is_scanned(
+    counting: CountingServer, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """A lookup need not: what it returns came with one response."""
+    for key, value in ("before", b"1"), ("after", b"2"):
+        with stratalog.LogDir.open(tmp_path / key) as logs:
+            logs.create_topic("orders", partitions=1, config={"segment.bytes": "1500"})
+            for _ in range(2):
+                logs.append("orders", value * 1000, timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "before", "kept")
+    log = min((tmp_path / "after/orders-0").glob("*.log"))
+    with stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options) as view:
+        found = view.locate(0)
+        assert found is not None
+        assert found.record.value == b"1" * 1000
+    counting.put(f"kept/orders-0/{log.name}", log.read_bytes())
+    with pytest.raises(SegmentGoneError, match=log.name):
+        list(view.read())
+    again = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
+    assert [record.value for record in again.read()] == [b"2" * 1000, b"1" * 1000]
 
 
 def test_a_segment_with_the_content_of_another_is_not_found_by_time(

@@ -224,9 +224,10 @@ def _print_story(
     )
     head = (
         f"{label_of(view.topic_partition)}: {counted(len(view.segments), 'segment')}, "
-        f"{human_size(view.size_bytes)}, log start offset {view.log_start_offset}, "
-        f"log end offset {view.log_end_offset}"
+        f"{human_size(view.size_bytes)}, log start offset {view.log_start_offset}"
     )
+    if view.knows_end:
+        head += f", log end offset {view.log_end_offset}"
     if is_terminal:
         _print_rich(head, sections, end)
     else:

@@ -325,13 +325,15 @@ class _Reader:
         """Raises if the start is outside the log."""
         start, end = bounds
         position = (start or EARLIEST).resolve(view)
-        if not view.log_start_offset <= position <= view.log_end_offset:
+        try:
+            view.check_range(position)
+        except OffsetOutOfRangeError:
             raise OffsetOutOfRangeError(
                 position,
                 log_start_offset=view.log_start_offset,
                 log_end_offset=view.log_end_offset,
                 path=view.path,
-            )
+            ) from None
         return Tail(
             view,
             position,

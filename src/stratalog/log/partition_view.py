@@ -152,6 +152,11 @@ class PartitionView(LogReader):
         end = self.retry_if_gone(lambda: self._segments.end)
         return max(end.next_offset, self.log_start_offset)
 
+    @property
+    def knows_end(self) -> bool:
+        """Whether the log end offset takes no request."""
+        return not isinstance(self._segments.last.path, RemotePath) or self._segments.is_end_known
+
     def check_end(self) -> None:
         """Raise FlushedCorruptionError if the log ends in corruption, not in a torn write.
 
@@ -276,10 +281,13 @@ class PartitionView(LogReader):
         if end is not None and self._segments.end.next_offset < end.next_offset:
             raise SegmentGoneError(before[-1].path)
 
-    def _check_range(self, offset: int) -> None:
+    def _is_far_from_end(self, offset: int) -> bool:
+        return isinstance(self.path, RemotePath) and offset < self._segments.bases[-1]
+
+    def check_range(self, offset: int) -> None:
         # Up to the last segment the log certainly reaches; its end need not be looked for.
         if not self.log_start_offset <= offset <= self._segments.bases[-1]:
-            super()._check_range(offset)
+            super().check_range(offset)
 
 
 def read_topic_id(directory: Path) -> uuid.UUID | None:

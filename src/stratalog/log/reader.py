@@ -42,6 +42,7 @@ from stratalog.format.log_entry import RecordDecoder, records_of
 from stratalog.log.listing import RETRIES_MAX
 from stratalog.storage.closing import Closing
 from stratalog.storage.remote_path import RemotePath
+from stratalog.storage.segment_view import CHUNK_BYTES
 from stratalog.storage.trace import RecordStep
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> L
                 raise_for_batch(part, found.position, segment.base_offset)
             location = _first_record(segment, found.position, part.start_offset, trace)
             if location is not None:
-                segment.check_unchanged()
+                segment.check_one_version()
                 return location
             expected_offset = found.batch.last_offset + 1
             found = segment.seek(expected_offset)
@@ -267,8 +268,10 @@ def find_time(
     ):
         segment = segments[slot]
         hit = segment.times.find(timestamp, start_offset, trace)
-        segment.check_unchanged()
-        if hit is not None:
+        if hit is None:
+            segment.check_unchanged()
+        else:
+            segment.check_one_version()
             _check_hit(segments, slot, hit)
             return OffsetAndTimestamp(hit.offset, hit.timestamp)
     return None
@@ -326,6 +329,9 @@ def _first_record(
 
 
 NO_LIMIT: Final = (1 << 63) - 1
+SHORT_READ_RECORDS: Final = 100
+"""So few records of a store are read as a lookup reads them: what it has fetched is enough."""
+SHORT_CHUNK_BYTES: Final = 32 * 1024
 
 
 class TimeRange(NamedTuple):
@@ -386,7 +392,7 @@ def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Recor
         if not plan.times.is_all:
             records = [record for record in records if plan.times.has(record.timestamp)]
         if len(records) >= left:
-            part.segment.check_unchanged()
+            part.segment.check_one_version()
             yield from records[:left]
             return
         left -= len(records)
@@ -397,16 +403,24 @@ def _is_within(records: Sequence[Record], start_offset: int, end_offset: int) ->
     return start_offset <= records[0].offset and records[-1].offset < end_offset
 
 
-def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[LoadedBatch]:
-    """The batches of one part from its start on, across corruption."""
+def batches_of(
+    part: SegmentPart, corruption: CorruptionPolicy, *, is_short: bool = False
+) -> Iterator[LoadedBatch]:
+    """The batches of one part from its start on, across corruption. If only a few are wanted,
+    nothing is fetched ahead."""
     segment = part.segment
     position = part.first_position
     expected_offset: int | None = None
-    segment.file.expect(position, part.end_position)
+    if not is_short:
+        segment.file.expect(position, part.end_position)
+    chunk_bytes = SHORT_CHUNK_BYTES if is_short else CHUNK_BYTES
     while position < part.end_position:
         try:
             for batch in segment.batches(
-                position, part.end_position, expected_offset=expected_offset
+                position,
+                part.end_position,
+                expected_offset=expected_offset,
+                chunk_bytes=chunk_bytes,
             ):
                 _check_within(part, batch)
                 expected_offset = batch.header.next_offset
@@ -424,10 +438,11 @@ def _visible_batches(
     """Every visible batch that overlaps the range, within the limit on bytes."""
     bytes_left = plan.bytes_max
     is_first = True
+    is_short = plan.records_max <= SHORT_READ_RECORDS
     for part in fetched_ahead(parts, plan):
         if part.start_offset >= plan.end_offset:
             return
-        for batch in batches_of(part, plan.corruption):
+        for batch in batches_of(part, plan.corruption, is_short=is_short and _is_remote(part)):
             header = batch.header
             if header.base_offset is not None and header.base_offset >= plan.end_offset:
                 part.segment.check_unchanged()
@@ -445,21 +460,26 @@ def _visible_batches(
 
 
 def fetched_ahead(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[SegmentPart]:
-    """The same parts. Of those in a store, the next one is fetched while one is read."""
+    """The same parts. Of those in a store, the next one is fetched while one is read, unless the
+    read is limited: then it may not be needed."""
     is_limited = plan.records_max < NO_LIMIT or plan.bytes_max < NO_LIMIT
     held: SegmentPart | None = None
     for part in parts:
         if held is not None:
-            if part.start_offset < plan.end_offset and not is_limited:
+            if part.start_offset < plan.end_offset:
                 part.segment.file.expect(0, part.end_position)
             yield held
             held = None
-        if isinstance(part.segment.path, RemotePath):
+        if _is_remote(part) and not is_limited:
             held = part
         else:
             yield part
     if held is not None:
         yield held
+
+
+def _is_remote(part: SegmentPart) -> bool:
+    return isinstance(part.segment.path, RemotePath)
 
 
 _DECODER: Final = RecordDecoder()
@@ -556,7 +576,7 @@ class LogReader(Closing):
         """
         retries = 0
         while True:
-            self._check_range(offset)
+            self.check_range(offset)
             try:
                 for part in self.segments.parts_from(offset, trace):
                     part.segment.open()
@@ -589,7 +609,7 @@ class LogReader(Closing):
 
     def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
         """The record at `offset`, or the next one if compaction removed it; None at the log end."""
-        self._check_range(offset)
+        self.check_range(offset)
         return self.retry_if_gone(lambda: locate_offset(self.parts_from(offset, trace), trace))
 
     def find_time(
@@ -704,8 +724,14 @@ class LogReader(Closing):
         within = TimeRange(*map(_bound, times[:2], ("since", "until")))
         start_offset = self.resolve(offsets[0])
         end = NO_LIMIT if offsets[1] is None else offset_of(offsets[1], "end")
-        self._check_range(start_offset)
-        limit = self.high_watermark
+        self.check_range(start_offset)
+        bytes_max, records_max = (
+            count_of(limits[0], "max_bytes"),
+            count_of(limits[1], "max_records"),
+        )
+        is_limited = min(bytes_max, records_max) < NO_LIMIT
+        is_far = is_limited and self._is_far_from_end(start_offset)
+        limit = NO_LIMIT if is_far else self.high_watermark
         aborted: list[AbortedTxn] = []
         if not within.is_all:
             disorder_ms = None if times[2] is None else count_of(times[2], "timestamp_disorder_ms")
@@ -721,10 +747,16 @@ class LogReader(Closing):
             corruption=CorruptionPolicy(
                 on_skip, partial(self.truncated_since, self.truncation_epoch)
             ),
-            bytes_max=count_of(limits[0], "max_bytes"),
-            records_max=count_of(limits[1], "max_records"),
+            bytes_max=bytes_max,
+            records_max=records_max,
             times=within,
         )
+
+    def _is_far_from_end(self, offset: int) -> bool:
+        """Whether a limited read from here need not know the log end, where its parts end anyway:
+        in a store it would have to be looked for."""
+        del offset
+        return False
 
     def _narrowed(
         self, within: TimeRange, disorder_ms: int | None, *, skips: bool
@@ -746,7 +778,8 @@ class LogReader(Closing):
         found = self.find_time(timestamp, is_exact=True)
         return self.high_watermark if found is None else found.offset
 
-    def _check_range(self, offset: int) -> None:
+    def check_range(self, offset: int) -> None:
+        """Raise OffsetOutOfRangeError unless the log has this offset, or ends there."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
                 offset,

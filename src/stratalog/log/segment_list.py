@@ -115,6 +115,15 @@ class SegmentList:
         """Where the log ends."""
         return self._segments[-1].end
 
+    @property
+    def last(self) -> SegmentView:
+        return self._segments[-1]
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether `end` was looked for already."""
+        return "end" in self._segments[-1].__dict__
+
     def close(self) -> None:
         for segment in self._segments:
             segment.release()

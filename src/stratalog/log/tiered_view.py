@@ -66,9 +66,7 @@ class RemoteSegmentView(SegmentView):
     def check_in_place(self) -> None:
         """Objects of tiered segments are never replaced."""
 
-    def load_index(self, of: IndexFormat) -> IndexView | None:
-        if self._is_fetched_whole:
-            return None
+    def _load_index_file(self, of: IndexFormat) -> IndexView | None:
         data = self.stored.side_file("offset" if of is OFFSET_INDEX else "timestamp")
         return None if data is None else IndexView(of, self.path, self.base_offset, data)
 

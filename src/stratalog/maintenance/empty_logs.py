@@ -61,8 +61,8 @@ def why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
 
 
 def _why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
-    *before, segment = view.segments
-    if view.segments.end.position or any(each.size_bytes for each in before):
+    segment = view.segments.last
+    if view.size_bytes > segment.size_bytes or view.segments.end.position:
         return None  # corruption in earlier segments is found when they are read
     if not segment.size_bytes:
         return None

@@ -119,7 +119,7 @@ def read_offset_checkpoint(
     it and does not have it.
     """
     try:
-        return dict(_decoded_offsets(read_file(log_dir / file.value)))
+        return dict(_decoded_offsets(read_file(log_dir / file.value, is_complete=_is_complete)))
     except (AccessDeniedError, StorageError):
         raise
     except (FileNotFoundError, NotADirectoryError):
@@ -128,6 +128,15 @@ def read_offset_checkpoint(
     except StratalogError as error:
         on_corrupt(error)
         return {}
+
+
+def _is_complete(data: bytes) -> bool:
+    """Whether a checkpoint certainly is not cut off: it says how many lines it has."""
+    try:
+        _decoded_offsets(data)
+    except StratalogError:
+        return False
+    return data.count(b"\n") > 1 and data.endswith(b"\n")
 
 
 @lru_cache(maxsize=8)

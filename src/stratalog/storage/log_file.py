@@ -31,14 +31,19 @@ T = TypeVar("T")
 WALK_WINDOW_BYTES = 4096
 
 
-def read_file(path: Path, *, has_checksum: bool = False) -> bytes:
+def read_file(
+    path: Path, *, has_checksum: bool = False, is_complete: Callable[[bytes], bool] | None = None
+) -> bytes:
     """The content of a small file. Raises FileNotFoundError, NotADirectoryError (a part of the path
     is a file), AccessDeniedError or StorageError.
 
-    With `has_checksum` a store need not be asked whether the file was replaced meanwhile."""
+    With `has_checksum`, or if it `is_complete`, a store need not be asked whether the file was
+    replaced meanwhile."""
     try:
-        if has_checksum and isinstance(path, RemotePath):
-            return path.store.read_file(path.key, path, has_checksum=True)
+        if isinstance(path, RemotePath):
+            if has_checksum:
+                is_complete = _is_anything
+            return path.store.read_file(path.key, path, is_complete=is_complete)
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, AccessDeniedError):
         raise
@@ -46,6 +51,10 @@ def read_file(path: Path, *, has_checksum: bool = False) -> bytes:
         raise AccessDeniedError(path) from None
     except OSError as error:
         raise storage_error(error, "read", path) from error
+
+
+def _is_anything(_: bytes) -> bool:
+    return True
 
 
 def check_absent(path: Path) -> None:
@@ -122,6 +131,11 @@ class LogFile(Closing):
     def check_unchanged(self) -> None:  # as above
         """Raise SegmentGoneError if the file was replaced while it was read. A file of a disk is
         not, as long as it is open."""
+
+    def check_one_version(self) -> None:
+        """The same, unless all that was read came with one request: then it is of one version,
+        that of the listing or a later one."""
+        self.check_unchanged()
 
     def peek(self, position: int) -> Peek | None:
         """The first bytes of the entry at `position`, decoded; None at the end of the file."""

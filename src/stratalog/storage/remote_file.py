@@ -2,7 +2,7 @@
 
 Two ways of reading, behind the interface of `LogFile`:
 
-* *lookups* jump: the bytes around a position are fetched as a block and kept. A file of up to 1 MiB
+* *lookups* jump: the bytes around a position are fetched as a block and kept. A file of up to 2 MiB
   is one block. Blocks that follow each other grow, so a walk over headers takes few requests.
 * *scans* are announced with `expect`: ranges of 16 MiB, several in flight while the one before is
   decoded. The first two are smaller, so that reading a few records does not fetch much more.
@@ -10,6 +10,7 @@ Two ways of reading, behind the interface of `LogFile`:
 Memory is bounded: kept blocks, ranges in flight, and the range being read. A scan opens with one
 request and ends with one that compares the object's version: if the object was replaced meanwhile,
 `check_unchanged` raises, so bytes of another version are never taken for those of the listed one.
+Lookups that one response has served need no such request: `check_one_version`.
 
 Nothing is requested before bytes are needed.
 """
@@ -21,7 +22,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import SegmentGoneError
-from stratalog.format.names import FileKind
 from stratalog.storage.log_file import FileIdentity, LogFile
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES, RemotePath
 from stratalog.storage.store import (
@@ -82,6 +82,7 @@ class RemoteFile(LogFile):
         self._handle: Any = None
         self._version: tuple[bytes, ...] = ()
         self._is_unchecked = False  # whether bytes came since the version was compared
+        self._received = 0  # responses with bytes; those of one are of one version
         self._lock = Lock()  # over opening
         self._blocks: deque[_FetchedBlock] = deque()
         self._scan: _Scan | None = None
@@ -142,14 +143,19 @@ class RemoteFile(LogFile):
             return
         self._is_unchecked = False  # bytes that come from here on are for the next check
         try:
-            now = self._remote.store.open(self._remote.key, self.path)
-            if version_of(now) != self._version:
+            if not self._remote.store.has_version(self._remote.key, self.path, self._version):
+                self._remote.store.forget_content(self._remote.key)
                 raise SegmentGoneError(self.path)
+            self._remote.store.note_checked(self._remote.key, self._version)
         except BaseException as error:
             self._is_unchecked = True
             if isinstance(error, FileNotFoundError):
                 raise SegmentGoneError(self.path) from None
             raise
+
+    def check_one_version(self) -> None:
+        if self._received > 1:
+            self.check_unchanged()
 
     def _block_of(self, position: int, end: int) -> _FetchedBlock | None:
         for block in self._blocks:
@@ -189,26 +195,32 @@ class RemoteFile(LogFile):
         return self.fetch_quietly(start, end)
 
     def _fetch_whole(self) -> bytes:
-        """What others may have read, too: many look at the same index.
-
-        Records must be those of the listed version. An index is a hint that lookups check, so it
-        is not worth a request more.
-        """
-        has_records = self.path.suffix == FileKind.LOG.value
+        """What others may have read, too: many look at the same index."""
         try:
-            data, written_s = self._remote.store.read_version(
-                self._remote.key, self.path, checks_version=has_records
-            )
+            content = self._remote.store.read_content(self._remote.key, self.path)
         except FileNotFoundError:
             raise SegmentGoneError(self.path) from None
-        is_same_size = len(data) == self.size_bytes
-        if not is_same_size or not is_same_time(written_s, self._identity.mtime_ns):
+        is_same_size = len(content.data) == self.size_bytes
+        if not is_same_size or not is_same_time(content.written_s, self._identity.mtime_ns):
             raise SegmentGoneError(self.path)
-        return data
+        self._note_version(content.version)
+        self._note_received(is_checked=content.is_checked)
+        return content.data
+
+    def _note_version(self, version: tuple[bytes, ...]) -> None:
+        """Raises SegmentGoneError if bytes of another version were received."""
+        if version and self._received and self._version != version:
+            raise SegmentGoneError(self.path)
+        self._version = version
+
+    def _note_received(self, *, is_checked: bool = False) -> None:
+        with self._lock:  # several threads fetch
+            self._received += 1
+            self._is_unchecked |= not is_checked
 
     def fetch_quietly(self, start: int, end: int) -> memoryview:
         handle = self._handle or self._open()
-        self._is_unchecked = True
+        self._note_received()
         try:
             return self._remote.store.read_range(handle, self.path, start, end - start)
         except FileNotFoundError:
@@ -222,7 +234,7 @@ class RemoteFile(LogFile):
                 except FileNotFoundError:
                     raise SegmentGoneError(self.path) from None
                 self._check_listed(handle)
-                self._version = version_of(handle)
+                self._note_version(version_of(handle))
                 self._handle = handle
             return self._handle
 

@@ -24,7 +24,7 @@ from stratalog.storage.store_options import StoreKey, merged_options, split_uri
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-WHOLE_FILE_BYTES: Final = 1 << 20
+WHOLE_FILE_BYTES: Final = 2 << 20
 """A file of up to this size is fetched with one request."""
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _HTTP: Final = frozenset({"http", "https"})

@@ -176,15 +176,14 @@ class SegmentTimes:
     @property
     def indexed_largest(self) -> LargestTimestamp:
         """The last entry of the `.timeindex` file, not checked; without one, what the log says."""
-        loaded = self._segment.load_index(TIME_INDEX)
-        last = None if loaded is None else loaded.last()
+        last = None if self._loaded is None else self._loaded.last()
         return self.largest if last is None else LargestTimestamp(last[1], last[2])
 
     @property
     def span(self) -> tuple[OffsetTime, OffsetTime]:
         """About the first and the last record: the first and the last entry of the `.timeindex`
         file, not checked against the log; of a log without entries, what its headers say."""
-        loaded = self._segment.load_index(TIME_INDEX)
+        loaded = self._segment.load_span_index()
         if loaded is not None and loaded.entries:
             first, last = loaded.entry(0), loaded.entry(loaded.entries - 1)
             return OffsetTime(first[2], first[1]), OffsetTime(last[2], last[1])
@@ -208,6 +207,21 @@ class SegmentTimes:
         if self._segment.size_bytes - named.position <= TAIL_WALK_BYTES_MAX:
             return self._completed(loaded, last, named.position)
         return self._rebuilt_index("the file ends long before the log")
+
+    @property
+    def _searched(self) -> IndexView:
+        """The index to look up a time in. That of a store is not checked before: the entry that is
+        found is, and what the index lacks at its end is found by the scan from there on."""
+        if "index" not in self.__dict__ and isinstance(self._segment.path, RemotePath):
+            loaded = self._loaded
+            if loaded is not None and loaded.entries:
+                return loaded
+        return self.index
+
+    @cached_property
+    def _loaded(self) -> IndexView | None:
+        """The `.timeindex` file of a segment in a store, not checked."""
+        return self._segment.load_index(TIME_INDEX)
 
     def find(self, target: int, start_offset: int, trace: Trace | None = None) -> TimeHit | None:
         """The first record at or above `start_offset` whose timestamp is `target` or later."""
@@ -259,7 +273,7 @@ class SegmentTimes:
         self, target: int, start_offset: int, trace: Trace | None
     ) -> tuple[int, int]:
         """Where to begin, and how large the batch there is if it is like the one before; else 0."""
-        anchor = self.index.lookup(target, trace)
+        anchor = self._searched.lookup(target, trace)
         named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
         if named is None and anchor[0] >= 0:
             self.index = self._rebuilt_index("the file contradicts the log")
@@ -307,6 +321,7 @@ class SegmentTimes:
 
 
 CHUNK_BYTES: Final = 256 * 1024
+LOG_FOR_SPAN_BYTES_MAX: Final = 256 * 1024
 
 
 class Seek(NamedTuple):
@@ -401,6 +416,13 @@ class SegmentView:
         if file is not None:
             file.check_unchanged()
 
+    def check_one_version(self) -> None:
+        """The same for records that were found, which may be those of a later version, but not of
+        two. That a record was *not* found needs `check_unchanged`."""
+        file = self.__dict__.get("file")
+        if file is not None:
+            file.check_one_version()
+
     def read_txn_index(self) -> bytes | None:
         """The content of the transaction index; None if there is no such file. Raises
         SegmentGoneError if the segment no longer has its name."""
@@ -484,15 +506,17 @@ class SegmentView:
         *,
         expected_offset: int | None = None,
         is_ordered: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[LoadedBatch]:
         """Each batch in [position, end), header and CRC checked, offsets growing if `is_ordered`.
 
         Raises CorruptBatchError at the first that is corrupt, incomplete or out of order (the first
-        one must not begin below `expected_offset`). The bytes of several batches share one read.
+        one must not begin below `expected_offset`). The bytes of several batches share one read, of
+        up to `chunk_bytes`.
         """
         expected_offset = self.base_offset if expected_offset is None else expected_offset
         while position < end:
-            chunk = self.file.read(position, min(CHUNK_BYTES, end - position))
+            chunk = self.file.read(position, min(chunk_bytes, end - position))
             start = position
             for loaded in self._batches_of(chunk, start):
                 expected_offset = self._check_order(loaded, expected_offset) if is_ordered else 0
@@ -555,6 +579,9 @@ class SegmentView:
 
     def seek(self, target: int, trace: Trace | None = None) -> Seek:
         """The first batch whose last offset is at or above `target`. It may begin below it."""
+        if target <= self.base_offset and isinstance(self.path, RemotePath):
+            found = self._walk_to(target, (-1, self.base_offset, 0), trace)  # costs no index
+            return found or Seek(0, None)
         anchor = self.offset_index.lookup(target, trace)
         found = self._guess(target, anchor) if trace is None else None
         if found is None:
@@ -651,6 +678,16 @@ class SegmentView:
         the log."""
         if self._is_fetched_whole:
             return None
+        return self._load_index_file(of)
+
+    def load_span_index(self) -> IndexView | None:
+        """The time index that shows about which time the segment has: also if lookups fetch the log
+        whole, unless that is hardly larger."""
+        if not self._is_fetched_whole or self.size_bytes <= LOG_FOR_SPAN_BYTES_MAX:
+            return self.load_index(TIME_INDEX)
+        return self._load_index_file(TIME_INDEX)
+
+    def _load_index_file(self, of: IndexFormat) -> IndexView | None:
         try:
             return IndexView.load(of, self.sibling(of.extension), self.base_offset)
         except (FileNotFoundError, PermissionError):

@@ -72,6 +72,18 @@ _MISSING: Final = re.compile(
 )
 
 
+class FileContent(NamedTuple):
+    """A small file as it was received."""
+
+    data: bytes
+    written_s: int
+    """When it was written; 0: unknown. It may be newer than the listing."""
+    version: tuple[bytes, ...] = ()
+    """Of the object that was there before the bytes were requested; empty if nothing was."""
+    is_checked: bool = True
+    """Whether the bytes certainly are of that version."""
+
+
 class StoredFile(NamedTuple):
     """One name in a listing."""
 
@@ -163,7 +175,7 @@ class Store:
         self._key = key
         self._lock = threading.Lock()  # over the caches
         self._listings: OrderedDict[str, tuple[float, dict[str, StoredFile]]] = OrderedDict()
-        self._kept: OrderedDict[str, tuple[StoredFile, bytes]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[StoredFile, FileContent]] = OrderedDict()
 
     @cached_property
     def filesystem(self) -> Any:
@@ -236,60 +248,69 @@ class Store:
         arrive."""
         return self._ask("read", path, lambda: _read_exactly(file, position, size_bytes))
 
-    def read_file(self, key: str, path: Path, *, has_checksum: bool = False) -> bytes:
-        """The content of a small file, in one version; with `has_checksum` the caller finds out if
-        it is not. Raises FileNotFoundError."""
+    def read_file(
+        self, key: str, path: Path, *, is_complete: Callable[[bytes], bool] | None = None
+    ) -> bytes:
+        """The content of a small file, in one version. The bytes are of one, but of another they
+        may be cut off: `is_complete` says whether they cannot be. Raises FileNotFoundError."""
         for _ in range(self._attempts):
-            found = self._read_version(key, path, checks_version=not has_checksum)
-            if found is not None:
-                return found[0]
+            found = self.read_content(key, path)
+            if found.is_checked or (is_complete is not None and is_complete(found.data)):
+                return found.data
+            if self.has_version(key, path, found.version):
+                self.note_checked(key, found.version)
+                return found.data
+            self.forget_content(key)
         reason = "the object was replaced each time it was read"
         raise StoreError(path, "read", 0, reason, self._attempts)
 
-    def read_version(self, key: str, path: Path, *, checks_version: bool) -> tuple[bytes, int]:
-        """The content of a small file, and when that was written, in seconds; 0: unknown. It may
-        be newer than the listing. Raises FileNotFoundError, with `checks_version` also if it was
-        replaced while it was read: the one that was looked at is gone."""
-        found = self._read_version(key, path, checks_version=checks_version)
-        if found is None:
-            raise FileNotFoundError(2, "No such file", str(path))
-        return found
-
-    def _read_version(
-        self, key: str, path: Path, *, checks_version: bool
-    ) -> tuple[bytes, int] | None:
-        """Size and time come with one request, the bytes with the next: with `checks_version` a
-        third one tells whether the same version answered both. None if not."""
+    def read_content(self, key: str, path: Path) -> FileContent:
+        """A small file: its size, time and version come with one request, the bytes with the next.
+        Raises FileNotFoundError."""
         listed, is_listed = self.known(key)
         if is_listed and (listed is None or listed.is_dir):
             raise FileNotFoundError(2, "No such file", str(path))
-        listed_s = 0 if listed is None else listed.mtime_ns // NS_PER_S
         with self._lock:
             kept = self._kept.get(key)
         if kept is not None and kept[0] == listed:
-            return kept[1], listed_s
+            return kept[1]
         if listed is not None and not listed.size_bytes:
-            return b"", listed_s
+            return FileContent(b"", listed.mtime_ns // NS_PER_S)
         file = self.open(key, path)
         size_bytes, written_s = file.size(), modified_s(file)
         note_fetch(Fetch("range", path, 0, size_bytes))
         data = bytes(self.read_range(file, path, 0, size_bytes)) if size_bytes else b""
-        if checks_version and version_of(self.open(key, path)) != version_of(file):
-            return None
+        content = FileContent(data, written_s, version_of(file), is_checked=False)
         is_same = listed is not None and size_bytes == listed.size_bytes
         if listed is not None and is_same and is_same_time(written_s, listed.mtime_ns):
-            self._keep_file(key, listed, data)
-        return data, written_s
+            self._keep_file(key, listed, content)
+        return content
 
-    def _keep_file(self, key: str, listed: StoredFile, data: bytes) -> None:
-        if len(data) > KEPT_FILE_BYTES_MAX:
+    def has_version(self, key: str, path: Path, version: tuple[bytes, ...]) -> bool:
+        """Whether the object is the one of this version. Raises FileNotFoundError."""
+        return version_of(self.open(key, path)) == version
+
+    def note_checked(self, key: str, version: tuple[bytes, ...]) -> None:
+        """What is kept of the object of this version need not be checked again."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept[1].version == version:
+                self._kept[key] = (kept[0], kept[1]._replace(is_checked=True))
+
+    def _keep_file(self, key: str, listed: StoredFile, content: FileContent) -> None:
+        if len(content.data) > KEPT_FILE_BYTES_MAX:
             return
         with self._lock:
-            self._kept[key] = (listed, data)
+            self._kept[key] = (listed, content)
             self._kept.move_to_end(key)
-            size_bytes = sum(len(content) for _, content in self._kept.values())
+            size_bytes = sum(len(each.data) for _, each in self._kept.values())
             while size_bytes > KEPT_BYTES_MAX:
-                size_bytes -= len(self._kept.popitem(last=False)[1][1])
+                size_bytes -= len(self._kept.popitem(last=False)[1][1].data)
+
+    def forget_content(self, key: str) -> None:
+        """It was replaced while it was read."""
+        with self._lock:
+            self._kept.pop(key, None)
 
     # -- writing
 
