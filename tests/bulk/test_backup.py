@@ -43,6 +43,7 @@ from stratalog.format.names import (
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.latest_records import LatestRecords
 from stratalog.partitions.view import open_dirs
+from stratalog.storage.disk import Disk
 from tests.bulk.backups import (
     SMALL_SEGMENTS,
     Kill,
@@ -264,6 +265,37 @@ def test_old_backups_are_removed(tmp_path: Path) -> None:
     assert set(BackupStore.at(where).object_sizes()) == set(kept[-1].objects())
     with pytest.raises(BackupError, match="it must be 1 or more"):
         prune(where, 0)
+
+
+def test_a_stale_listing_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    for number in range(2):
+        fill(logs, 20, start=20 * number)
+        backup([logs], where)
+    ids = BackupStore.at(where).backup_ids()
+    for lacking in ([], ids[:1], ids):
+        fill(logs, 20, start=100)
+        with monkeypatch.context() as patch:
+            listings = iter([ids, ids])
+            patch.setattr(BackupStore, "backup_ids", lambda _: next(listings, lacking))  # noqa: B023
+            with pytest.raises(BackupError, match="is not listed"):
+                backup([logs], where, keep=1)
+    for manifest in list_backups(where):
+        assert verify_backup(BackupStore.at(where), manifest, ThreadWorkers(1)) > 0
+    assert len(list_backups(where)) == 5
+
+
+def test_objects_of_a_listed_backup_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    for number in range(2):
+        fill(logs, 20, start=20 * number)
+        backup([logs], where)
+    monkeypatch.setattr(Disk, "unlink", lambda *_, **__: False)  # as if it were not there
+    with pytest.raises(BackupError, match="is still listed"):
+        prune(where, 1)
+    monkeypatch.undo()
+    for manifest in list_backups(where):
+        assert verify_backup(BackupStore.at(where), manifest, ThreadWorkers(1)) > 0
 
 
 # -- parts of a backup

@@ -13,8 +13,15 @@ from stratalog.bulk.export import SUCCESS, FileSpec, export, plan_export, run_ex
 from stratalog.bulk.incremental import STAGING_PREFIX, STATE_FILE, IncrementalTarget
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.workers import ThreadWorkers
-from stratalog.errors import AccessDeniedError, ConfigError, JobError, LockedError
+from stratalog.errors import (
+    AccessDeniedError,
+    ConfigError,
+    JobError,
+    LockedError,
+    StorageError,
+)
 from stratalog.storage.remote_path import RemotePath, location
+from stratalog.storage.store import Store
 from stratalog.storage.tiered_store import TieredStore
 from tests.bulk.backups import Kill, KilledError, fill, kills_in_store
 from tests.bulk.options import reading
@@ -144,6 +151,23 @@ def test_another_export_is_noticed(tmp_path: Path, counting: CountingServer) -> 
     assert (where / STATE_FILE).exists()
 
 
+def test_another_export_is_noticed_by_one_without_records(
+    tmp_path: Path, counting: CountingServer
+) -> None:
+    logs, where, spec = tmp_path / "logs", counting.path("none"), FileSpec()
+    other = location(str(where), {**counting.options, "s3.attempts.maximum": "4"})  # not its cache
+    fill(logs, 8)
+    export(reading(logs), where, spec, incremental=True)
+    with IncrementalTarget(where, spec.layout) as target:
+        plan = plan_export(reading(logs), spec, target)
+        fill(logs, 8, start=100)
+        assert export(reading(logs), other, spec, incremental=True).records == 8
+        with pytest.raises(LockedError, match="another incremental export"):
+            run_export(plan, target)
+    assert export(reading(logs), where, spec, incremental=True).records == 0
+    assert len(offsets(where)) == 16
+
+
 def test_a_server_that_refuses(tmp_path: Path, counting: CountingServer) -> None:
     proxy = FaultyProxy(counting)
     try:
@@ -160,3 +184,19 @@ def test_a_server_that_refuses(tmp_path: Path, counting: CountingServer) -> None
     finally:
         proxy.close()
     assert SUCCESS not in names(counting.path("refused"))
+
+
+@pytest.mark.parametrize("is_incremental", [False, True])
+def test_a_staged_file_that_the_store_does_not_find(
+    is_incremental: bool, counting: CountingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = counting.path("unfound")
+
+    def lose(_store: Store, key: str, _target: str, path: RemotePath) -> None:
+        where.store.delete(key, path)
+        raise FileNotFoundError(2, "No such file", str(path))
+
+    monkeypatch.setattr(Store, "move", lose)
+    with pytest.raises(StorageError, match=r"s3://logs/unfound/_stratalog-"):
+        export(reading(MULTISEG), where, incremental=is_incremental)
+    assert SUCCESS not in names(where)

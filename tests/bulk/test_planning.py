@@ -332,6 +332,24 @@ def test_a_segment_that_was_deleted_is_lost_data(tmp_path: Path) -> None:
     assert found == {0: tuple(r for r in visible(GoldenCase("multiseg")) if r.offset >= start)}
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_log_that_was_truncated_is_lost_data(in_place: bool, tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        for number in range(10):
+            logs.append("t", b"%d" % number, partition=0)
+    plan = plan_read({"path": str(tmp_path), "subscribe": "t"})
+    (log,) = (tmp_path / "t-0").glob("*.log")
+    data = log.read_bytes()  # ten batches of one size
+    other = log if in_place else log.with_suffix(".new")
+    other.write_bytes(data[: len(data) * 6 // 10])
+    other.rename(log)
+    with pytest.raises(DataLossError, match="t-0 ends at offset 6, but was to be read up to 10"):
+        read_plan(plan)
+    found = read_plan(plan, fails_on_data_loss=False)
+    assert [record.offset for record in found[0]] == list(range(6))
+
+
 def test_a_live_log_gives_a_prefix_of_what_is_written(tmp_path: Path) -> None:
     """Whatever moment a query comes at: no gap, no torn batch, no error."""
     with open_logs(tmp_path) as logs:

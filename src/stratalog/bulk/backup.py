@@ -210,6 +210,7 @@ def backup(
     dirs = [_checked_dir(each) for each in paths]
     store = BackupStore.at(where)
     _check_target(store.path, dirs)
+    earlier = [] if keep is None else store.backup_ids()
     run = _Run(store, workers, reads_all=reads_all, checks=reads_all or verifies)
     now_ms = time.time_ns() // _MS_NS
     saved = _save(run, dirs)
@@ -220,7 +221,7 @@ def backup(
         _verify_objects(store, {n: objects[n] for n in objects if n not in run.checked}, workers)
         verified = len(objects)
     store.write_manifest(manifest)
-    pruned = None if keep is None else store.prune(keep)
+    pruned = None if keep is None else store.prune(keep, [*earlier, manifest.backup_id])
     return BackupResult(
         "backup",
         0,

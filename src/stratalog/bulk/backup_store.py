@@ -370,12 +370,19 @@ class BackupStore:
 
     # -- removing
 
-    def prune(self, keep: int) -> Pruned:
+    def prune(self, keep: int, known: Iterable[str] = ()) -> Pruned:
         """Remove all but the newest `keep` backups, and objects that none of those needs.
 
         A backup that cannot be read does not count. If it is newer than the oldest that is kept, it
-        stays, and so do all objects, since nobody knows which ones it needs."""
+        stays, and so do all objects, since nobody knows which ones it needs. Raises BackupError,
+        and removes nothing, if one of the `known` backups is not listed."""
         ids = self.backup_ids()
+        unlisted = sorted(set(known).difference(ids))
+        if unlisted:  # a stale listing: objects of this backup would seem unneeded
+            raise BackupError(
+                f"{self.path}: backup {unlisted[-1]} is not listed, although it was written; "
+                "nothing was removed. Run one backup at a time, and try again"
+            )
         kept: list[Manifest] = []
         unreadable: list[UnreadableBackup] = []
         while ids and len(kept) < keep:
@@ -401,8 +408,15 @@ class BackupStore:
         disk = disk_of(self.path)
         for each in ids:
             disk.unlink(self.path / MANIFESTS / f"{each}{_SUFFIX}", missing_ok=True)
-        if ids:
-            disk.fsync_dir(self.path / MANIFESTS)
+        if not ids:
+            return
+        disk.fsync_dir(self.path / MANIFESTS)
+        left = sorted(set(ids).intersection(self.backup_ids()))
+        if left:  # a backup that is listed must not lack objects
+            raise BackupError(
+                f"{self.path}: backup {left[0]} is still listed, although it was removed; its "
+                "objects were not removed. Try again"
+            )
 
     def _remove_objects(self, names: Iterable[str]) -> None:
         disk = disk_of(self.path)

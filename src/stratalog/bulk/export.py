@@ -549,7 +549,8 @@ def run_export(
         _remove(staging)
         raise
     if isinstance(target, IncrementalTarget):
-        with interrupts_held():  # from here on the next export finishes what is left
+        # From here on the next export finishes what is left.
+        with interrupts_held(), _storage_errors(root):
             target.commit(dict(plan.next_offsets), _moves(done, staging.name, job))
     if isinstance(root, RemotePath):
         disk_of(root).write_atomically(root / SUCCESS, b"")
@@ -597,7 +598,7 @@ def _storage_errors(target: Path) -> Iterator[None]:
     except StratalogError:  # some are an OSError as well
         raise
     except OSError as error:
-        where = target if error.filename is None else Path(error.filename)
+        where = target if error.filename is None else location(str(error.filename))
         raise storage_error(error, "write", where) from error
 
 

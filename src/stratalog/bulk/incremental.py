@@ -196,7 +196,7 @@ class IncrementalTarget:
         """Add these files, and remember these offsets: both or, if this is interrupted, at last
         when the next export starts."""
         if isinstance(self.path, RemotePath):
-            self._check_alone(files)
+            self._check_alone(self.path / STATE_FILE, files)
         else:
             for path in _with_directories([file.staged for file in files]):
                 self._sync(self.path / path)
@@ -204,8 +204,9 @@ class IncrementalTarget:
         self._write(replace(self.state, partitions=merged, moving=tuple(files)))
         self._move()
 
-    def _check_alone(self, files: Sequence[StagedFile]) -> None:
+    def _check_alone(self, state: RemotePath, files: Sequence[StagedFile]) -> None:
         """Raise LockedError if another export has used the target since it was opened."""
+        state.store.forget(state.key)  # another state may have its size, and its time in seconds
         is_same = self._read(self.state.layout) == self.state
         if not is_same or not all(self._disk.exists(self.path / file.staged) for file in files):
             raise LockedError(

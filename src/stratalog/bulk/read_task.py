@@ -111,6 +111,12 @@ class ReadTask:
             except OffsetOutOfRangeError as error:
                 self._report_loss(f"{part.topic_partition}: {error}")
                 start = max(start, view.log_start_offset)
+            else:
+                if view.log_end_offset < part.end_offset:  # truncated since
+                    self._report_loss(
+                        f"{part.topic_partition} ends at offset {view.log_end_offset}, but was to "
+                        f"be read up to {part.end_offset}"
+                    )
             if start < min(part.end_offset, view.log_end_offset):
                 yield from self._reader(part, start, on_skip).read(view.parts_from(start))
 

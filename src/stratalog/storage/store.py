@@ -322,7 +322,7 @@ class Store:
                 stream.write(data)
 
         self._ask("write", path, write)
-        self._forget(key)
+        self.forget(key)
 
     def open_output(self, key: str, path: Path) -> Any:
         """A `pyarrow.NativeFile` to write to; the file is visible when it is closed. Closed it is
@@ -341,7 +341,7 @@ class Store:
             if isinstance(error, PermissionError) or _DENIED.search(reason):
                 raise AccessDeniedError(path, reason) from None
             raise StoreError(path, "write", error.errno or 0, reason) from None
-        self._forget(key)
+        self.forget(key)
 
     def move(self, key: str, target: str, path: Path) -> None:
         """Rename a file. Stores without renaming copy it, on their own side, and remove the first:
@@ -352,8 +352,8 @@ class Store:
         else:
             self.create_dir(target.rpartition("/")[0], path)
             self._ask("rename", path, lambda: self.filesystem.move(key, target))
-        self._forget(key)
-        self._forget(target)
+        self.forget(key)
+        self.forget(target)
 
     def delete_tree(self, key: str, path: Path) -> None:
         """Remove a directory and all below; nothing happens if there is none."""
@@ -363,20 +363,20 @@ class Store:
             below = [each for each in self._listings if each == key or each.startswith(f"{key}/")]
             for each in below:
                 del self._listings[each]
-        self._forget(key)
+        self.forget(key)
 
     def delete(self, key: str, path: Path) -> None:
         """Remove a file; nothing happens if there is none."""
         with suppress(FileNotFoundError):
             self._ask("delete", path, lambda: self.filesystem.delete_file(key))
-        self._forget(key)
+        self.forget(key)
 
     def create_dir(self, key: str, path: Path) -> None:
         """A directory, where the store has such a thing."""
         if self._key.scheme not in S3_SCHEMES | _WITHOUT_RENAMING:
             self._ask("create", path, lambda: self.filesystem.create_dir(key, recursive=True))
 
-    def _forget(self, key: str) -> None:
+    def forget(self, key: str) -> None:
         """A file was changed: its directory, and those above, may list other names now."""
         with self._lock:
             self._kept.pop(key, None)
