@@ -27,6 +27,7 @@ from stratalog.errors import (
 )
 from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
+from stratalog.storage import remote_file, segment_view
 from stratalog.storage import store as stores
 from stratalog.storage.log_file import open_file
 from stratalog.storage.remote_file import ranges_of
@@ -196,6 +197,23 @@ def test_a_point_query_takes_few_requests(counting: CountingServer, broker: Path
             remote = stratalog.open_dirs(uri, storage_options=counting.options)
             with remote.partition("orders", 0) as view:
                 assert view.find_time(when) == local.find_time(when)
+
+
+def test_a_point_query_of_larger_segments_takes_few_requests(
+    counting: CountingServer, broker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that are not fetched whole."""
+    for module in (remote_file, segment_view):
+        monkeypatch.setattr(module, "WHOLE_FILE_BYTES", 4096)
+    uri = counting.upload(broker, "larger")
+    local = stratalog.open_dirs(broker).partition("orders", 0)
+    bases, end = local.segments.bases, local.log_end_offset
+    for number in (0, bases[1] - 1, bases[1], bases[50] + 3, bases[-1] - 1, bases[-1], end - 1):
+        for ask in (_by_offset, _by_time_only, _one_record):
+            with _few_requests(counting):
+                remote = stratalog.open_dirs(uri, storage_options=counting.options)
+                with remote.partition("orders", 0) as view:
+                    assert ask(view, number) == number
 
 
 def test_a_point_query_of_the_command_line_takes_few_requests(

@@ -182,20 +182,21 @@ class SegmentList:
         """The first segment that may have a record at or after `timestamp`, by the time indexes of
         a few. Takes timestamps to be in order between segments, and about evenly spread: then it
         looks at two or three, and at no more than a binary search otherwise."""
-        below, found = first - 1, len(self) - 1
+        last = len(self) - 1
+        below, found, limit = first - 1, last, last
         slot, guesses = (below + found) // 2, 0
         compared = []
         while below + 1 < found:
             oldest, newest = self[slot].times.span
             compared.append(newest.timestamp)
             guesses += 1
-            if newest.timestamp < timestamp:
+            if newest.timestamp < timestamp and slot < last:
                 below = slot
             else:
-                found = slot
+                found, limit = slot, slot - 1
                 if oldest.timestamp < timestamp:
                     break
-            guess = min(max(self._guessed_slot(timestamp, oldest, newest), below + 1), found - 1)
+            guess = min(max(self._guessed_slot(timestamp, oldest, newest), below + 1), limit)
             slot = guess if guesses <= GUESSES_MAX else (below + found) // 2
         if trace is not None:
             segment = self._segments[found]
@@ -204,9 +205,13 @@ class SegmentList:
         return found
 
     def _guessed_slot(self, timestamp: int, oldest: OffsetTime, newest: OffsetTime) -> int:
-        """Where `timestamp` is, if offsets and timestamps go on as in the segment at hand."""
+        """Where `timestamp` is, if offsets and timestamps go on as in the segment at hand. The time
+        index of the last segment tells nothing of its first records: then it is the one before."""
         per_ms = (newest.offset - oldest.offset) / max(1, newest.timestamp - oldest.timestamp)
         offset = oldest.offset + (timestamp - oldest.timestamp) * per_ms
+        first_records = (self.bases[-1] - self.bases[0]) / len(self) / 8
+        if offset < self.bases[-1] + first_records:
+            offset = min(offset, self.bases[-1] - 1)
         return bisect_right(self.bases, offset) - 1
 
     def slot_of_time(self, timestamp: int, trace: Trace | None = None) -> int | None:
