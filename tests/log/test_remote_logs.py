@@ -85,13 +85,12 @@ def test_splits_of_golden_logs_are_the_same_in_s3(seaweed: S3Server) -> None:
     compared = 0
     for case in all_cases():
         uri = seaweed.upload(case.root, f"splits/{case.name}")
-        for isolation in LEVELS:
-            for count in (None, 7):
-                places = (case.root, location(uri, seaweed.options))
-                expected, found = (_split_rows(path, isolation, count) for path in places)
-                assert found == expected, (case, isolation, count)
-                compared += not isinstance(found, str)
-    assert compared > 100
+        for isolation, count in zip(LEVELS, (None, 7), strict=True):
+            places = (case.root, location(uri, seaweed.options))
+            expected, found = (_split_rows(path, isolation, count) for path in places)
+            assert found == expected, (case, isolation, count)
+            compared += not isinstance(found, str)
+    assert compared > 50
 
 
 def _split_rows(path: Path, isolation: IsolationLevel, count: int | None) -> object:
@@ -155,10 +154,10 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["small", "large"])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a broker has: a topic of a hundred segments of 8 KB or of 1.5 MB, and checkpoints."""
+    """What a broker has: a topic of a hundred segments of 8 KB or of 600 KB, and checkpoints."""
     is_small = request.param == "small"
-    config = {"segment.bytes": "8000" if is_small else "1500000"}
-    value, batch_bytes, count = (b"v" * 100, 1500, 6500) if is_small else (b"v" * 4000, 4500, 36800)
+    config = {"segment.bytes": "8000" if is_small else "600000"}
+    value, batch_bytes, count = (b"v" * 100, 1500, 6500) if is_small else (b"v" * 4000, 4500, 14800)
     root = tmp_path_factory.mktemp(request.param)
     with stratalog.LogDir.open(root) as logs:
         logs.create_topic("orders", partitions=1, config=config)
@@ -222,7 +221,7 @@ def test_a_point_query_of_the_command_line_takes_few_requests(
     uri = counting.upload(broker, "command")
     bases = stratalog.open_dirs(broker).partition("orders", 0).segments.bases
     options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
-    for number in (0, bases[1], bases[50] + 3, bases[-1] - 1, bases[-1] + 1):
+    for number in (bases[1], bases[-1] + 1):
         offset, when = str(number), str(FIRST_MS + number * 1000)
         for command in (
             ["find", "--offset", offset],
