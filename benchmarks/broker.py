@@ -172,7 +172,9 @@ class _Load(NamedTuple):
     clients: int
 
     def __str__(self) -> str:
-        return f"{self.value_bytes} B, {self.partitions} partitions, {self.clients} clients"
+        partitions = f"{self.partitions} partition{'s' * (self.partitions != 1)}"
+        clients = f"{self.clients} client{'s' * (self.clients != 1)}"
+        return f"{self.value_bytes} B, {partitions}, {clients}"
 
 
 class _Clients:
@@ -344,7 +346,7 @@ def _start(report: Report) -> None:
             starts.append(served.start_s)
             memory = served.memory_mb
     start_s = statistics.median(starts[1:])
-    report.require("start to the first answer", start_s, at_most=5, unit=" s", aim=START_MAX_S)
+    report.require("start to the first response", start_s, at_most=5, unit=" s", aim=START_MAX_S)
     report.require("idle memory", memory, at_most=IDLE_MAX_MB, unit=" MB")
 
 

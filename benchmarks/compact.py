@@ -124,8 +124,8 @@ def clean_copy(dirty: DirtyLog) -> int:
         for file in dirty.path.iterdir():
             os.link(file, copy / file.name)
         with _opened(copy, dirty.records) as log:
-            selection = plan_cleaning(cleaner_log(log, None), CONFIG, int(time.time() * 1000))
-            result = Cleaner(DEDUPE_BUFFER_BYTES).clean(log, selection)
+            plan = plan_cleaning(cleaner_log(log, None), CONFIG, int(time.time() * 1000))
+            result = Cleaner(DEDUPE_BUFFER_BYTES).clean(log, plan)
         return result.records_kept
     finally:
         Disk().remove_tree(copy)

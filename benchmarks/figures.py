@@ -188,8 +188,10 @@ def _promise(requirement: dict[str, Any]) -> str:
     unit, at_least = requirement["unit"], requirement["at_least"]
     bound = f">= {at_least:g}" if at_least is not None else f"<= {requirement['at_most']:g}"
     verdict = "kept" if requirement["is_met"] else "missed"
-    if requirement["aim"] is not None:
-        verdict += f"; aim: {requirement['aim']:g}{unit}"
+    aim = requirement["aim"]
+    if aim is not None:
+        worse = requirement["value"] < aim if at_least is not None else requirement["value"] > aim
+        verdict += f"; aim {aim:g}{unit}: {'missed' if worse else 'kept'}"
     return (
         f"| {requirement['what']} | {requirement['value']:.2f}{unit} | {bound}{unit} | {verdict} |"
     )
@@ -225,7 +227,7 @@ def chart(results: dict[str, Any]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" width="760" '
         f'height="{height}" role="img">',
-        "<title>Rates of Stratalog, each beside another library or its limit</title>",
+        "<title>Rates of Stratalog, each with a rate to compare it with</title>",
         _STYLE,
     ]
     for row, item in enumerate(HIGHLIGHTS):
@@ -244,7 +246,7 @@ def chart(results: dict[str, Any]) -> str:
                 f'<text class="note" x="{width + 18}" y="{y + 13}">'
                 f"{name}: {_number(rate)} {item.unit}</text>",
             ]
-    legend = "Longer is faster. Grey: another library, or the limit of the machine."
+    legend = "Longer is faster. Grey: another library, or the least work that the task needs."
     lines.append(f'<text class="note" x="10" y="{height - 8}">{legend}</text>')
     return "\n".join([*lines, "</svg>", ""])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.report import Work
 from stratalog import LogConfig
-from stratalog.bulk.tune import SurveyTask, survey_partition
+from stratalog.bulk.survey import SurveyTask, survey_partition
 from stratalog.format.record import Record, encode_batch
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk

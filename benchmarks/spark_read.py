@@ -43,11 +43,16 @@ ALL_COLUMNS = (
 )
 COUNT = ("count(*)",)
 IN_COLUMNS: dict[str, dict[str, float]] = {
-    "100 B": {"two columns": 2, "all columns": 1.5},
+    # Half of it is copies from Python to the JVM, whose speed differs from that of Parquet's code
+    # from machine to machine: 1.7 to 2.5 times were seen (decision 0051).
+    "100 B": {"two columns": 3, "all columns": 1.5},
     "1 KiB": {"two columns": 1.5, "all columns": 1.5},
 }
 """Times of Parquet's time, with the accelerator and without a schema."""
-IN_COLUMNS_AIMS = {"100 B": None, "1 KiB": 1}
+IN_COLUMNS_AIMS: dict[str, dict[str, float | None]] = {
+    "100 B": {"two columns": 2, "all columns": None},
+    "1 KiB": {"two columns": 1, "all columns": 1},
+}
 AIMS = {"two columns": 2, "all columns": 4}
 OVER_PARQUET: dict[str, dict[str, float]] = {
     # Of small records Spark's own work in any Python source is 2.5 times Parquet's (decision 0014).
@@ -151,7 +156,7 @@ def _require_scan(report: Report, found: dict[str, Timing], name: str, columns: 
         f"Spark scan of {name}, {columns}, in columns, over Parquet's time",
         found["in columns"].seconds / found["Parquet"].seconds,
         at_most=IN_COLUMNS[name][columns],
-        aim=IN_COLUMNS_AIMS[name],
+        aim=IN_COLUMNS_AIMS[name][columns],
     )
     ours = found["in rows"].seconds
     what = f"Spark scan of {name}, {columns}, in rows"

@@ -1,9 +1,10 @@
-"""Backfill: a topic from a log directory to Parquet, and later only what is new.
+"""Backfill: write a topic to Parquet, and later only what is new.
 
     python examples/backfill_to_parquet.py [DIRECTORY]
 
-A copy or a snapshot of a broker's disk is enough; no broker serves the reads. For whole topics the
-command line does the same, without rows in the JVM: stratalog export orders -d DATA --to OUT.
+A copy or a snapshot of a broker's disk is enough; no broker is needed. For whole topics, the
+command `stratalog export orders -d DATA --to OUT --incremental` does the same, without rows in the
+JVM.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MINUTE_MS = 60_000
 
 
 def produce(data: Path, first: int, end: int) -> None:
-    """Stands for the brokers that wrote the topic: an order every minute."""
+    """Write the topic as a broker would: one order per minute."""
     with LogDir.open(data) as logs:
         if "orders" not in logs.topics:
             logs.create_topic("orders", 3)
@@ -40,13 +41,13 @@ def produce(data: Path, first: int, end: int) -> None:
 
 
 def read(spark: SparkSession, data: Path, starting: str) -> DataFrame:
-    """All records from offsets on, up to where the partitions end now."""
+    """All records from the starting offsets up to the current ends of the partitions."""
     reader = spark.read.format("stratalog").option("subscribe", "orders")
     return reader.option("startingOffsets", starting).load(str(data))
 
 
 def backfill(spark: SparkSession, data: Path, lake: Path, starting: str = "earliest") -> str:
-    """Append to the Parquet files of each day; the offsets to go on from, as JSON."""
+    """Append to the Parquet files of each day. Returns the offsets to continue from, as JSON."""
     records = read(spark, data, starting).cache()  # one snapshot, for the rows and their offsets
     order = F.from_json(F.col("value").cast("string"), "order long, cents long").alias("order")
     rows = records.select(
@@ -59,24 +60,24 @@ def backfill(spark: SparkSession, data: Path, lake: Path, starting: str = "earli
     return json.dumps({"orders": before | {str(row["partition"]): row["end"] for row in ends}})
 
 
-def tell(spark: SparkSession, lake: Path) -> None:
-    """What the files answer."""
+def show_counts(spark: SparkSession, lake: Path) -> None:
+    """Print how many orders the files have, by day."""
     table = spark.read.parquet(str(lake))
     days = table.groupBy("date").count().orderBy("date").collect()
     print(f"{table.count()} orders: {', '.join(f'{day.date} {day[1]}' for day in days)}")
-    assert table.select("order").distinct().count() == table.count(), "an order is there twice"
+    assert table.select("order").distinct().count() == table.count(), "an order was written twice"
 
 
 def run(spark: SparkSession, directory: Path) -> None:
-    """All that is there, then what has come since."""
+    """Write everything, then only what is new."""
     data, lake = directory / "kafka", directory / "lake"
     produce(data, 0, 3_000)
     offsets = backfill(spark, data, lake)
-    tell(spark, lake)
+    show_counts(spark, lake)
 
     produce(data, 3_000, 4_000)
     offsets = backfill(spark, data, lake, offsets)
-    tell(spark, lake)
+    show_counts(spark, lake)
     print("the next run starts at", offsets)
 
 

@@ -1,9 +1,9 @@
-"""A topic in DuckDB, polars, pandas and Parquet, without a copy in between: columns out of the log.
+"""Read a topic into DuckDB, polars, pandas and Parquet, as columns, without copies in between.
 
     python examples/dataframes.py [DIRECTORY]
 
-`read_columns` is a `pyarrow.RecordBatchReader`. It is lazy: whoever consumes it decides how much is
-read, and a log of any size needs no more memory than a few batches, unless the consumer keeps them.
+`read_columns` returns a `pyarrow.RecordBatchReader`. It is lazy: the consumer decides how much is
+read. A log of any size takes the memory of a few batches, unless the consumer keeps them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ORDER = pa.struct([("product", pa.string()), ("amount", pa.int64())])
 
 
 def write(directory: Path) -> None:
-    """An order a minute for a day, in three partitions."""
+    """Write one order per minute for a day, to three partitions."""
     with LogDir.open(directory) as logs:
         logs.create_topic("orders", partitions=3)
         with logs.producer(compression="lz4") as producer:
@@ -37,7 +37,7 @@ def write(directory: Path) -> None:
                 producer.append("orders", json.dumps(order).encode(), key=key, timestamp=time_ms)
 
 
-def ask_duckdb(logs: LogDirsView) -> None:
+def query_with_duckdb(logs: LogDirsView) -> None:
     """SQL over a stream of batches. JSON is parsed as the type that is passed."""
     orders = logs.read_columns("orders", columns=["partition", "value"], values=ORDER)
     with duckdb.connect() as connection:
@@ -49,8 +49,8 @@ def ask_duckdb(logs: LogDirsView) -> None:
         print(f"DuckDB: {count} orders of {product}, {amount} pieces")
 
 
-def ask_polars(logs: LogDirsView) -> None:
-    """An hour of the day. The time index finds where it begins."""
+def query_with_polars(logs: LogDirsView) -> None:
+    """Read one hour. The time index shows where it begins."""
     noon = START + timedelta(hours=12)
     orders = logs.read_columns(
         "orders",
@@ -65,8 +65,8 @@ def ask_polars(logs: LogDirsView) -> None:
     print(f"polars: {frame.height} orders at noon, most of them by {busiest['key'][0]}")
 
 
-def ask_pandas(logs: LogDirsView) -> None:
-    """The last two records of each partition."""
+def query_with_pandas(logs: LogDirsView) -> None:
+    """Read the last two records of each partition."""
     ends = {partition: logs.partition("orders", partition).log_end_offset for partition in range(3)}
     start = {partition: end - 2 for partition, end in ends.items()}
     frame = logs.read_columns("orders", start=start, values="json").read_pandas()
@@ -75,7 +75,7 @@ def ask_pandas(logs: LogDirsView) -> None:
 
 
 def write_parquet(logs: LogDirsView, target: Path) -> None:
-    """A writer of datasets takes the batches as they come."""
+    """Dataset writers accept the reader directly."""
     orders = logs.read_columns("orders", values=ORDER)
     pa.dataset.write_dataset(orders, target, format="parquet", partitioning=["partition"])
     found = pa.dataset.dataset(target, partitioning=["partition"])
@@ -83,12 +83,12 @@ def write_parquet(logs: LogDirsView, target: Path) -> None:
 
 
 def main(directory: Path) -> None:
-    """Write, then ask."""
+    """Write, then query."""
     write(directory / "logs")
     with open_dirs(directory / "logs") as logs:
-        ask_duckdb(logs)
-        ask_polars(logs)
-        ask_pandas(logs)
+        query_with_duckdb(logs)
+        query_with_polars(logs)
+        query_with_pandas(logs)
         write_parquet(logs, directory / "parquet")
 
 

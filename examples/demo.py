@@ -1,9 +1,9 @@
-"""The pipeline behind `make demo`: a week of a shop, from events to a table, with no broker.
+"""The pipeline behind `make demo`: a week of events of a shop, without a broker.
 
     python examples/demo.py [--dir DIRECTORY] [--records COUNT]
 
-Ingest, verify, look up, stream, compact, retain, export, ask: each step on embedded Spark, each
-claim checked. The directory is made again on every run and left for you to look at.
+Its steps ingest, verify, look up, stream, compact, retain, export and query, on embedded Spark.
+Each step checks its result. Every run creates the directory anew, and leaves it for you to look at.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RECORDS = 1_000_000
 INTERRUPTED = 130
 """The status of a command that Ctrl-C has ended."""
 MARK = ".stratalog-demo"
-"""In a directory that the demo made: only such a one is deleted."""
+"""Marks a directory that the demo created. No other directory is deleted."""
 SPARK = {
     "spark.driver.memory": "2g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a short run: compile little
@@ -44,7 +44,7 @@ SPARK = {
 
 
 def main() -> int:
-    """The exit code says whether everything was as claimed."""
+    """The exit status is 0 if all checks succeeded."""
     arguments = _parser().parse_args()
     directory = arguments.dir.absolute()
     tell = Narrator()
@@ -56,7 +56,7 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         tell.fail("The demo was interrupted; run it again to start again.")
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no more words if there is another one
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another Ctrl-C prints nothing
         return INTERRUPTED
     return 0
 
@@ -79,13 +79,13 @@ def _run(tell: Narrator, log: ShopLog, records: int) -> None:
 
 
 def _next(tell: Narrator, log: ShopLog) -> None:
-    tell.say(f"\nThe data is in {log.directory}, a log directory of Kafka's below it. Try next:\n")
+    tell.say(f"\nThe data is in {log.directory}; {log.path} is a Kafka log directory. Try next:\n")
     for command in next_commands(log):
         tell.command(f".venv/bin/stratalog {command}".rstrip())
 
 
 def next_commands(log: ShopLog) -> list[str]:
-    """What to look at in the data that is left."""
+    """Commands to try on the data."""
     path = log.path
     with stratalog.open_partition(log.partition(CUSTOMERS, 0)) as view:
         key = next(view.read(view.log_end_offset - 1)).key or b""
@@ -103,7 +103,7 @@ def next_commands(log: ShopLog) -> list[str]:
 
 
 def _prepare(directory: Path) -> None:
-    """An empty directory; what an earlier run left is deleted, anything else is not."""
+    """An empty directory. What an earlier run left is deleted; anything else is not."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
             raise CheckFailedError(f"{directory} is not empty, and not from an earlier run")
@@ -113,7 +113,7 @@ def _prepare(directory: Path) -> None:
 
 
 def _short(path: Path) -> Path:
-    """Relative to here where it can be, as one would type it."""
+    """Relative to the current directory if possible, as one would type it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -124,10 +124,13 @@ def _parser() -> argparse.ArgumentParser:
         "--dir",
         type=Path,
         default=ROOT / "build" / "demo",
-        help="where the data goes (default: build/demo); emptied first if an earlier run made it",
+        help="directory for the data (default: build/demo); emptied if an earlier run created it",
     )
     parser.add_argument(
-        "--records", type=int, default=RECORDS, help="how many in all (default: %(default)s)"
+        "--records",
+        type=int,
+        default=RECORDS,
+        help="number of records in total (default: %(default)s)",
     )
     return parser
 

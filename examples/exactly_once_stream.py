@@ -1,14 +1,14 @@
-"""A streaming aggregation that writes back to another topic, exactly once, over restarts.
+"""A streaming aggregation that writes to another topic, exactly once, across restarts.
 
     python examples/exactly_once_stream.py [DIRECTORY]
 
-Each micro-batch is one commit, known by the query's checkpoint and the number of the batch. If a
-query dies after a commit and before Spark has noted it, Spark runs the batch again and the sink
-knows it already. Here the query is stopped twice in the middle of its work.
+Each micro-batch is one commit, which the query's checkpoint and the number of the batch identify.
+If a query dies after a commit but before Spark has recorded it, Spark runs the batch again, and the
+sink skips it. Here, the query is stopped twice in the middle of a batch.
 
-Windows are written when they are closed (outputMode append): Spark lets sinks in Python have no
-update mode. To write every change of a window, use foreachBatch with the options txnAppId and
-txnVersion, which make a batch write happen once, too.
+A window is written when it is closed (output mode append): Spark has no update mode for sinks that
+are written in Python. To write every change of a window, use foreachBatch with the options txnAppId
+and txnVersion, with which a repeated batch write is skipped, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BATCHES = 6
 
 
 def produce(data: Path) -> None:
-    """Three sensors, a reading a second."""
+    """Three sensors, each with one reading per second."""
     with LogDir.open(data) as logs:
         logs.create_topic("readings", 3)
         with logs.producer(compression="lz4") as producer:
@@ -79,7 +79,7 @@ def start(spark: SparkSession, data: Path, checkpoint: Path) -> StreamingQuery:
 
 
 def stop_soon(query: StreamingQuery) -> None:
-    """Once it has done a batch, in the middle of the next."""
+    """Stop the query after its first batch, in the middle of the next one."""
     while query.isActive and not query.recentProgress:
         time.sleep(0.02)
     query.stop()
@@ -94,7 +94,7 @@ def written(data: Path) -> list[dict[str, Any]]:
 
 
 def run(spark: SparkSession, directory: Path) -> None:
-    """Stop twice, end once, and count."""
+    """Stop the query twice, then let it run to its end, and count the windows."""
     data, checkpoint = directory / "kafka", directory / "checkpoint"
     produce(data)
     for _ in range(2):
@@ -107,7 +107,7 @@ def run(spark: SparkSession, directory: Path) -> None:
     names = {(window["start"], window["sensor"]) for window in windows}
     print(f"done; windows: {len(windows)}, each of them once: {len(names) == len(windows)}")
     print(f"readings in each: {sorted({window['readings'] for window in windows})}")
-    # All minutes but those that the watermark, half a minute back, has not passed.
+    # All minutes except those that the watermark (30 seconds) has not passed yet.
     closed = (READINGS // 3 - 1 - 30) // 60 * 3
     assert len(names) == len(windows) == closed, (len(names), len(windows), closed)
     assert all(window["readings"] == 60 for window in windows)

@@ -1,11 +1,11 @@
-"""The first half hour with Stratalog: data in from everywhere, a job moved over, data out again.
+"""The first half hour with Stratalog: write from several sources, move a job, export and query.
 
     python examples/first_half_hour.py [DIRECTORY]
 
-Five days of orders come as JSON lines, CSV, Parquet, a DataFrame of pandas and one of Spark, into
-one topic. A streaming job that was written for Spark's Kafka connector reads them, with the options
-that it always had. SQL reads and writes the topic as a table. An export writes Parquet, and later
-only what is new. DuckDB and polars ask the topic itself, and the files.
+Five days of orders come from JSON lines, CSV, Parquet, a pandas DataFrame and a Spark DataFrame,
+and are written to one topic. A streaming job that was written for Spark's Kafka connector reads
+them; it keeps its options. SQL reads and writes the topic as a table. An export writes Parquet, and
+the next one adds only what is new. DuckDB queries the exported files, and polars the topic itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def orders_of(day: int) -> list[dict[str, Any]]:
 
 
 def stratalog(*arguments: object) -> list[str]:
-    """Run a command, and show it."""
+    """Print a command, and run it."""
     words = [str(each) for each in arguments]
     print("$ stratalog " + " ".join(word.rpartition("/")[2] for word in words))
     command = [sys.executable, "-m", "stratalog", *words]
@@ -69,11 +69,11 @@ def stratalog(*arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-# -- in
+# -- write to the topic
 
 
 def from_files(directory: Path, data: Path) -> None:
-    """JSON lines, CSV, and Parquet as pandas writes it. Numbers stay numbers in all of them."""
+    """JSON lines, CSV, and Parquet written by pandas. In each of them, numbers stay numbers."""
     names = ("monday.jsonl", "tuesday.csv", "wednesday.parquet")
     lines, table, parquet = (directory / name for name in names)
     lines.write_text("".join(json.dumps(order) + "\n" for order in orders_of(0)))
@@ -82,13 +82,13 @@ def from_files(directory: Path, data: Path) -> None:
         writer.writeheader()
         writer.writerows(orders_of(1))
     frame = pd.DataFrame(orders_of(2))
-    frame.assign(at=pd.to_datetime(frame["at"])).to_parquet(parquet)  # of nanoseconds
+    frame.assign(at=pd.to_datetime(frame["at"])).to_parquet(parquet)  # times in nanoseconds
     for path in (lines, table, parquet):
         stratalog("ingest", path, "--to", data, "-t", "orders", "--key", "id", "--timestamp", "at")
 
 
 def from_pandas(data: Path) -> None:
-    """A DataFrame whose columns are those of records."""
+    """A DataFrame with the columns of records."""
     orders = orders_of(3)
     frame = pd.DataFrame(
         {
@@ -103,7 +103,7 @@ def from_pandas(data: Path) -> None:
 
 
 def from_spark(spark: SparkSession, data: Path) -> None:
-    """A DataFrame of Spark, as it would be written to Kafka."""
+    """A Spark DataFrame, written as to Kafka."""
     frame = spark.createDataFrame(orders_of(4), SCHEMA)
     records = frame.selectExpr("id AS key", "to_json(struct(*)) AS value")
     records.write.format("stratalog").option("topic", "orders").mode("append").save(str(data))
@@ -113,7 +113,7 @@ def from_spark(spark: SparkSession, data: Path) -> None:
 
 
 def revenue(spark: SparkSession, data: Path) -> float:
-    """The job reads brokers no more, but files. Options that only brokers need are ignored."""
+    """The job now reads files. Options that only concern brokers are ignored."""
     records = spark.readStream.format("stratalog").options(**CONNECTOR_OPTIONS).load(str(data))
     orders = records.selectExpr(f"from_json(CAST(value AS STRING), '{SCHEMA}') AS o").select("o.*")
     totals = orders.groupBy("product").agg({"pieces": "sum", "*": "count"})
@@ -127,8 +127,8 @@ def revenue(spark: SparkSession, data: Path) -> float:
 # -- SQL
 
 
-def ask_sql(spark: SparkSession, data: Path) -> None:
-    """The topic as a table, to read and to write."""
+def query_with_sql(spark: SparkSession, data: Path) -> None:
+    """Read and write the topic as a table."""
     spark.sql(f"CREATE TABLE orders USING stratalog OPTIONS (topic 'orders') LOCATION '{data}'")
     query = """
         SELECT o.product, round(sum(o.pieces * o.price), 2) AS revenue
@@ -144,17 +144,17 @@ def ask_sql(spark: SparkSession, data: Path) -> None:
     """)
 
 
-# -- out
+# -- export and query
 
 
 def export(data: Path, lake: Path) -> None:
-    """What is new since the last export, as Parquet."""
+    """Export what is new since the last export, as Parquet."""
     (line,) = stratalog("export", "orders", "-d", data, "--to", lake, "--text", "--incremental")
     print(f"  {line.partition(', ')[0]}")
 
 
-def ask_duckdb(lake: Path) -> int:
-    """The exported files, by day."""
+def query_with_duckdb(lake: Path) -> int:
+    """Count the orders in the exported files, by day."""
     files = f"read_parquet('{lake}/topic=orders/*/*.parquet', hive_partitioning=true)"
     with duckdb.connect() as connection:
         rows = connection.sql(
@@ -167,8 +167,8 @@ def ask_duckdb(lake: Path) -> int:
     return int(total)
 
 
-def ask_polars(data: Path) -> int:
-    """The topic itself, as columns."""
+def query_with_polars(data: Path) -> int:
+    """Read the topic itself, as columns."""
     with open_dirs(data) as logs:
         reader = logs.read_columns("orders", columns=["partition", "key", "value"], values=TYPE)
         orders = pl.DataFrame(reader).unnest("value")
@@ -179,7 +179,7 @@ def ask_polars(data: Path) -> int:
 
 
 def run(spark: SparkSession, directory: Path) -> None:
-    """All of it."""
+    """Run all steps."""
     data, lake = directory / "kafka", directory / "lake"
     expected = 5 * ORDERS_A_DAY
     stratalog("topic", "create", "orders", "-d", data, "--partitions", 3)
@@ -188,10 +188,10 @@ def run(spark: SparkSession, directory: Path) -> None:
     from_spark(spark, data)
     assert revenue(spark, data) == expected
     export(data, lake)
-    ask_sql(spark, data)  # adds one order
+    query_with_sql(spark, data)  # adds one order
     export(data, lake)
-    assert ask_duckdb(lake) == expected + 1
-    assert ask_polars(data) == expected + 1
+    assert query_with_duckdb(lake) == expected + 1
+    assert query_with_polars(data) == expected + 1
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
     python examples/from_kafka_connector.py [DIRECTORY]
 
-Columns, options and their defaults are those of Spark's Kafka connector, so the query itself stays
-as it is. What names a broker goes (kafka.bootstrap.servers), a path to its files comes.
+Columns, options and their defaults are those of Spark's Kafka connector, so the query itself does
+not change. Instead of brokers (kafka.bootstrap.servers), it names the path of their files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def clicks(spark: SparkSession, data: Path) -> DataFrame:
     )  # fmt: skip
 
 
-def clicks_as_they_come(spark: SparkSession, data: Path) -> DataFrame:
+def stream_of_clicks(spark: SparkSession, data: Path) -> DataFrame:
     """A stream. A checkpoint keeps offsets in the connector's own JSON."""
     return (
         spark.readStream
@@ -62,15 +62,15 @@ def write_counts(counts: DataFrame, data: Path) -> None:
         .write
         .format("stratalog")  # was: .format("kafka")
         .option("topic", "clicks-by-page")
-        .option("topicPartitions", 1)  # new: how to create the topic, which a broker would do
+        .option("topicPartitions", 1)  # new: creates the topic, as a broker would
         .mode("append")
         .save(str(data))  # was: .option("kafka.bootstrap.servers", "broker:9092").save()
     )  # fmt: skip
 
 
 def run(spark: SparkSession, data: Path) -> None:
-    """The batch job, its result, and the same job as a stream."""
-    with LogDir.open(data) as logs:  # stands for the broker that wrote the topic
+    """Run the batch job, print its result, then run the same job as a stream."""
+    with LogDir.open(data) as logs:  # in place of a broker that wrote the topic
         logs.create_topic("clicks", 2)
         with logs.producer() as producer:
             for number in range(2_000):
@@ -83,7 +83,7 @@ def run(spark: SparkSession, data: Path) -> None:
     for record in open_dirs(data).partition("clicks-by-page", 0).read("earliest"):
         print(f"batch: {record.key!r} {record.value!r}")
 
-    stream = by_page(clicks_as_they_come(spark, data))
+    stream = by_page(stream_of_clicks(spark, data))
     query = stream.writeStream.format("memory").queryName("pages").outputMode("complete")
     query.trigger(availableNow=True).start().awaitTermination()
     for row in spark.table("pages").orderBy("page").collect():

@@ -1,9 +1,9 @@
-"""Let a log directory look after itself: retention and compaction in the background.
+"""Run retention and compaction in the background.
 
     python examples/maintenance.py [DIRECTORY]
 
-A broker does this from its start on. Here nothing is deleted until `maintenance.start()`: settings
-of topics in a copied directory may not be known, and records that are gone do not come back.
+A broker does this as soon as it starts. Here, nothing is deleted before `maintenance.start()`: the
+settings of topics in a copied directory may be unknown, and deleted records do not come back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from stratalog import LogDir
 
 HOUR_MS = 3600 * 1000
-BROKER = {  # a broker looks every 15 s for logs to compact and every 5 min at retention
+BROKER = {  # by default, the cleaner runs every 15 s and retention every 5 min
     "log.cleaner.backoff.ms": 100,
     "log.retention.check.interval.ms": 100,
     "log.initial.task.delay.ms": 0,
@@ -25,7 +25,7 @@ SEGMENT = {"segment.bytes": 1 << 20}
 
 
 def fill(logs: LogDir) -> None:
-    """A day of visits that are kept for six hours, and prices of which only the last counts."""
+    """A day of visits, kept for six hours; and prices, of which only the last one counts."""
     logs.create_topic("visits", 1, config={**SEGMENT, "retention.ms": 6 * HOUR_MS})
     logs.create_topic("prices", 1, config={**SEGMENT, "cleanup.policy": "compact"})
     day_ago_ms = time.time_ns() // 1_000_000 - 24 * HOUR_MS
@@ -37,8 +37,8 @@ def fill(logs: LogDir) -> None:
             producer.append("prices", b"%d" % number + b"." * 1_000, key=key, timestamp=at_ms)
 
 
-def tell(logs: LogDir) -> None:
-    """How large the topics are."""
+def show_sizes(logs: LogDir) -> None:
+    """Print the sizes of the topics."""
     for topic in ("visits", "prices"):
         log = logs.partition(topic, 0)
         records = sum(1 for _ in log.read("earliest"))
@@ -47,7 +47,7 @@ def tell(logs: LogDir) -> None:
 
 
 def is_done(logs: LogDir) -> bool:
-    """The service can be asked at any time how it goes, and what has failed."""
+    """`maintenance.state()` returns what was done so far, and what has failed."""
     state = logs.maintenance.state()
     for failing in state.failing:
         raise SystemExit(f"{failing.topic_partition}: {failing.failures[-1]}")
@@ -61,12 +61,12 @@ def run(directory: Path) -> None:
     with LogDir.open(directory, config=BROKER) as logs:
         fill(logs)
         print("before:")
-        tell(logs)
+        show_sizes(logs)
         with logs.maintenance:  # or logs.maintenance.start(), until the directory is closed
             while not is_done(logs):
                 time.sleep(0.05)
         print("after:")
-        tell(logs)
+        show_sizes(logs)
         last = {record.key: record.value for record in logs.partition("prices", 0).read("earliest")}
         price = (last[b"product-7"] or b"").rstrip(b".")
         print(f"  {len(last)} products, the last price of product-7: {price.decode()}")

@@ -1,8 +1,8 @@
-"""A tour of the command line: what a real Kafka wrote, read without a broker.
+"""A tour of the command line, on files that a real Kafka wrote. No broker is needed.
 
     python examples/tour.py
 
-Every step prints the command it runs, so each can be repeated and changed.
+Every step prints the command that it runs, so you can repeat and change it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STEPS = [
     ),
     (
         "And in one partition?",
-        "Segments with what their indexes are worth; producers and aborted transactions too.",
+        "Segments, the state of their indexes, leader epochs, producers, aborted transactions.",
         f"ls {GOLDEN / 'txn' / 'txn-0'} --all",
     ),
     (
         "Read from an offset",
-        "The segment and the position come from the indexes; nothing before them is read.",
+        "The indexes show the segment and the position; nothing before it is read.",
         f"read {GOLDEN / 'multiseg' / 'multiseg-0'} --from 1000 -n 3",
     ),
     (
@@ -47,35 +47,35 @@ STEPS = [
     ),
     (
         "Where is offset 1000, exactly?",
-        "File, position of the batch, its header, the record.",
+        "The file, the position of the batch, its header, and the record.",
         f"find {GOLDEN / 'multiseg' / 'multiseg-0'} --offset 1000",
     ),
     (
         "How does Kafka find it?",
-        "The same lookup with every comparison shown.",
+        "The same lookup, with every comparison.",
         f"explain {GOLDEN / 'multiseg' / 'multiseg-0'} --offset 1000",
     ),
     (
-        "What kafka-dump-log would print",
-        "Same flags, same text, byte for byte.",
+        "What kafka-dump-log prints",
+        "The same options, and the same output, byte for byte.",
         f"dump --files {GOLDEN / 'txn-simple/txn-simple-0/00000000000000000000.log'} "
         "--print-data-log",
     ),
     (
         "What it does not print",
-        "One JSON object a line, header values included, with filters.",
+        "One JSON object per line, with the values of headers. Filters are options.",
         f"dump {GOLDEN / 'rdk-none/rdk-none-0'} --json --print-data-log --limit 2",
     ),
     (
-        "A log that a killed broker left, one byte flipped",
-        "Damage is an error with path, position and offsets; or it is skipped, and told.",
+        "A log after the kill of a broker, with one byte flipped",
+        "Corruption is an error with path, position and offsets; --skip-corrupt lists it.",
         f"read {GOLDEN / 'u-badcrc/before/u-badcrc-0'} --from 247 --skip-corrupt",
     ),
 ]
 
 
 def main() -> int:
-    """Run the steps; the exit code says whether all went well."""
+    """Run the steps; the exit status is 0 if all succeeded."""
     console = Console(highlight=False)
     figures = Table(title="What it took", title_justify="left")
     figures.add_column("step")
@@ -103,12 +103,12 @@ def main() -> int:
 
 
 def expected_codes(command: str) -> set[int]:
-    """Skipping damage is not success: scripts must be able to tell."""
+    """If something corrupt was skipped, the status is 1, so that scripts notice it."""
     return {0, 1} if "--skip-corrupt" in command else {0}
 
 
 def run(command: str) -> tuple[float, int]:
-    """Run one command of ours with the terminal as it is."""
+    """Run one `stratalog` command; it prints to the same terminal."""
     sys.stdout.flush()
     started = time.perf_counter()
     arguments = [sys.executable, "-m", "stratalog", *shlex.split(command)]

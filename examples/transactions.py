@@ -1,4 +1,4 @@
-"""Move money between accounts: both records of a transfer are there, or neither.
+"""Move money between accounts: both records of a transfer are committed, or neither.
 
 python examples/transactions.py [DIRECTORY]
 """
@@ -14,11 +14,11 @@ from stratalog.errors import ProducerFencedError
 
 
 class NotEnoughError(Exception):
-    """The account does not have so much."""
+    """The account does not have that much."""
 
 
 def transfer(logs: LogDir, source: bytes, target: bytes, amount: int) -> None:
-    """Leaving the block commits, an exception aborts. Either way no reader sees a half."""
+    """The end of the block commits, an exception aborts. No reader sees one record alone."""
     with logs.transaction("transfers") as transaction:
         transaction.append("accounts", b"-%d" % amount, key=source)
         transaction.append("accounts", b"+%d" % amount, key=target)
@@ -27,7 +27,7 @@ def transfer(logs: LogDir, source: bytes, target: bytes, amount: int) -> None:
 
 
 def balances(logs: LogDir) -> dict[bytes | None, int]:
-    """What the records sum up to that a consumer with isolation.level=read_committed sees."""
+    """Sums of the records that a consumer with isolation.level=read_committed sees."""
     sums: dict[bytes | None, int] = {}
     for partition in logs.partitions_of("accounts"):
         for record in partition.read("earliest", isolation=IsolationLevel.READ_COMMITTED):

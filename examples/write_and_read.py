@@ -2,8 +2,8 @@
 
     python examples/write_and_read.py [DIRECTORY]
 
-Without a directory it works in a temporary one. What it leaves is a Kafka log directory: a broker
-can open it, and `stratalog ls DIRECTORY` shows it.
+Without DIRECTORY, it uses a temporary directory. The result is a Kafka log directory: a broker can
+open it, and `stratalog ls DIRECTORY` lists it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write(directory: Path) -> None:
         )
         print(f"alice's order is in partition {stored.partition} at offset {stored.offset}")
 
-        # A producer puts records into batches: far quicker for many.
+        # A producer collects records in batches, which is much faster for many records.
         with logs.producer(compression="zstd", linger_ms=20) as producer:
             for number in range(1000):
                 customer = b"customer-%d" % (number % 10)
@@ -40,7 +40,7 @@ def write(directory: Path) -> None:
 
 
 def read(directory: Path) -> None:
-    """Read by offset and by time. This needs no lock, and works while somebody writes."""
+    """Read by offset and by time. This takes no lock, so it works while another process writes."""
     for partition in open_dirs(directory).partitions_of("orders"):
         print(f"{partition.topic_partition}: {partition.log_end_offset} records")
         for record in partition.read("earliest", max_records=2):

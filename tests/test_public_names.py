@@ -172,3 +172,18 @@ def test_import_is_light() -> None:
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     assert _run(program).strip() == "[]"
+
+
+def test_a_dump_of_a_small_file_starts_without_settings_and_kernels(tmp_path: Path) -> None:
+    log = tmp_path / "00000000000000000000.log"
+    log.write_bytes(b"")
+    heavy = ("numpy", "pyarrow", "numba", "pyspark", "stratalog.config")
+    program = (
+        "import sys\n"
+        f"sys.argv = ['stratalog', 'dump', '--files', {str(log)!r}]\n"
+        "from stratalog.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as exit:\n    assert exit.code == 0, exit.code\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert _run(program).splitlines()[-1] == "[]"

@@ -16,10 +16,6 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "stratalog"
 LINES_MAX = 5
 COMMON = 60
 """A pair of statements that occurs more often is not where a longer run is looked for."""
-TWINS = {
-    # One kernel each: logs without compression need not wait until the decompressors are compiled.
-    ("format/kernels/validate.py:_validate", "format/kernels/validate_compressed.py:_validate"),
-}
 
 _BLOCKS = ("body", "handlers", "orelse", "finalbody")
 
@@ -43,7 +39,7 @@ def test_no_two_functions_share_more_than_a_few_lines_of_the_same_shape() -> Non
     functions = [
         function for path in sorted(PACKAGE.rglob("*.py")) for function in functions_of(path)
     ]
-    assert repeated(functions) == TWINS
+    assert repeated(functions) == set()
 
 
 def test_a_repetition_is_found_under_other_names(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class LogPlan(
 }
 
 /**
- * Runs `stratalog.spark.columnar` in a Python process beside the driver. It is sent what Spark's
+ * Runs `stratalog.spark.accelerator_planner` in a Python process beside the driver. It is sent what Spark's
  * own planner of filters is sent, and then the pinned offsets.
  */
 private class PlanRunner(

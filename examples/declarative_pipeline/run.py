@@ -2,9 +2,9 @@
 
     python examples/declarative_pipeline/run.py [DIRECTORY]
 
-The project is spark-pipeline.yml and transformations/. This script makes a topic for it to read,
-and runs it with Spark's own command, `spark-pipelines run`, which needs what Spark Connect needs:
-pip install 'pyspark[pipelines]'.
+The project is spark-pipeline.yml and transformations/. This script creates a topic for it to
+read, and runs it with Spark's own command, `spark-pipelines run`. It needs the packages of Spark
+Connect: pip install 'pyspark[pipelines]'.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPARK = {
 
 
 def produce(data: Path) -> None:
-    """Stands for the brokers that wrote the topic: order n is worth n cents."""
+    """Write the topic as a broker would: order n costs n cents."""
     with LogDir.open(data) as logs:
         logs.create_topic("orders", 2)
         with logs.producer() as producer:
@@ -42,7 +42,7 @@ def produce(data: Path) -> None:
 
 
 def run_pipeline(directory: Path) -> None:
-    """Put the project where it is to run, and run it there."""
+    """Copy the project into the directory, and run it there."""
     shutil.copytree(PROJECT, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("run.py"))
     spec = directory / "spark-pipeline.yml"
     spec.write_text(spec.read_text().replace("DIRECTORY", str(directory)))
@@ -60,8 +60,8 @@ def run_pipeline(directory: Path) -> None:
     subprocess.run(command, cwd=directory, env=os.environ | environment, check=True)
 
 
-def tell(directory: Path) -> None:
-    """What the pipeline has made: a view in Spark's warehouse, and a topic."""
+def show_results(directory: Path) -> None:
+    """Print what the pipeline has created: a view in Spark's warehouse, and a topic."""
     view = pq.read_table(directory / "spark-warehouse" / "revenue_by_country").to_pylist()
     for row in sorted(view, key=lambda row: str(row["country"])):
         print(f"{row['country']}: {row['cents']} cents")
@@ -77,7 +77,7 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         produce(directory / "kafka")
         run_pipeline(directory)
-        tell(directory)
+        show_results(directory)
 
 
 if __name__ == "__main__":

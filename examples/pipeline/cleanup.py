@@ -20,17 +20,20 @@ KEPT_DAYS = 3
 
 
 def compact_customers(tell: Narrator, spark: SparkSession, log: ShopLog) -> None:
-    """Records go, and nobody who asks for the last state of a customer can tell."""
+    """Compaction drops records, but the last state of each customer stays the same."""
     tell.section(
         "5. Compact the customers",
-        "Of each key the last record stays; a record without a value is a delete, and stays for "
-        "delete.retention.ms so that readers see it. The active segment is left alone.",
+        "The last record of each key stays. A record without a value deletes its key; it stays "
+        "for delete.retention.ms, so that readers see it. The active segment is never cleaned.",
     )
     before, before_keys = log.size(CUSTOMERS), _keys(spark, log)
     with tell.step("compact customers", spark) as figure:
         result = compact(spark, log.path, topics=[CUSTOMERS])
         figure.records, figure.size_bytes = result.records, result.size_bytes
-    tell.check("every partition was due and is done", len(result.passes) == 3 and not result.failed)
+    tell.check(
+        "every partition was eligible, and is compacted",
+        len(result.passes) == 3 and not result.failed,
+    )
     after, after_keys = log.size(CUSTOMERS), _keys(spark, log)
     rows = [
         _row("segments", before.segments, after.segments),
@@ -66,11 +69,11 @@ def _keys(spark: SparkSession, log: ShopLog) -> Row:
 
 
 def retain_orders(tell: Narrator, log: ShopLog) -> None:
-    """Whole segments go, the oldest first."""
+    """Retention deletes whole segments, the oldest first."""
     tell.section(
         f"6. Keep {KEPT_DAYS} days of orders",
-        "retention.ms is a setting of the topic. A segment goes when its newest record is too "
-        "old; what is in it with that record goes too, what is in the next one stays.",
+        "retention.ms is a setting of the topic. A segment is deleted as a whole when its newest "
+        "record is too old; the next segment stays until its own newest record is.",
     )
     before = log.size(ORDERS)
     with tell.step("retain orders") as figure, LogDir.open(log.path, background=False) as logs:
@@ -83,7 +86,7 @@ def retain_orders(tell: Narrator, log: ShopLog) -> None:
     deleted = sum(state.deleted_segments for state in states)
     _tell_retention(tell, before, after)
     tell.check(
-        f"{deleted} segments gone, {after.segments} stay",
+        f"{deleted} segments deleted, {after.segments} kept",
         0 < deleted == before.segments - after.segments,
     )
 

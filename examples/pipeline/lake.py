@@ -1,4 +1,4 @@
-"""Step 7: the log as Parquet, and a question in SQL that needs both topics."""
+"""Step 7: export the topics to Parquet, and join them in SQL."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ REVENUE_BY_TIER = f"""
 
 
 def export_and_ask(tell: Narrator, spark: SparkSession, log: ShopLog) -> None:
-    """Files that any engine reads, in directories by topic and day."""
+    """Export files that any engine reads, in directories by topic and day."""
     tell.section(
-        "7. Export to Parquet and ask",
-        "Workers write the files themselves, so no row crosses into the JVM on the way out.",
+        "7. Export to Parquet, and query",
+        "Workers write the files themselves, so no row passes through the JVM.",
     )
     target = log.directory / "parquet"
     with tell.step("export to Parquet", spark) as figure:
@@ -52,6 +52,6 @@ def export_and_ask(tell: Narrator, spark: SparkSession, log: ShopLog) -> None:
     tell.table(("tier", "orders", "revenue"), cells, "Revenue of the days that are left")
     in_log = log.read(spark, ORDERS, "timestamp timestamp").count()
     tell.check(
-        f"{in_log:,} orders in the log, in the files and in the answer",
+        f"{in_log:,} orders in the log, in the files and in the result",
         in_log == spark.table(ORDERS).count() == sum(row.orders for row in rows),
     )

@@ -1,4 +1,4 @@
-"""Step 3: one record by its offset, one by its time, with every step of the search shown."""
+"""Step 3: look up one record by offset and one by time, and show every step of the search."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def look_up(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop) -> No
     """By offset, by time, and an hour of orders through Spark."""
     tell.section(
         "3. Look up by offset and by time",
-        "No log is scanned: names of files, then a binary search in a sparse index, then a few "
-        "batch headers. This is what a broker does for a fetch.",
+        "No log is scanned. File names show the segment. A binary search in a sparse index finds a "
+        "position, and a few batch headers lead from there to the batch. A broker does the same.",
     )
     path = log.partition(ORDERS, 1)
     _by_offset(tell, path)
@@ -51,7 +51,7 @@ def _by_time(tell: Narrator, path: Path, time_ms: int) -> None:
     with stratalog.open_partition(path) as view:
         found = view.find_time(time_ms)
         if found is None:
-            tell.check(f"something happened at {time_ms} or later", False)
+            tell.check(f"there is a record at {time_ms} or later", False)
             return
         before, at = view.read(found.offset - 1, max_records=2)
     tell.check(
@@ -61,7 +61,7 @@ def _by_time(tell: Narrator, path: Path, time_ms: int) -> None:
 
 
 def _hour_in_spark(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop) -> None:
-    """The same indexes tell Spark what it need not read."""
+    """The same indexes show which bytes Spark does not have to read."""
     time_ms = shop.start_ms + 60 * HOUR_MS
     options = {
         "subscribe": ORDERS,
@@ -83,7 +83,7 @@ def _hour_in_spark(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop
 
 
 def run(tell: Narrator, command: str) -> None:
-    """A command of ours, with the terminal as it is."""
+    """Run a `stratalog` command; it prints to the same terminal."""
     tell.command(f"stratalog {command}")
     tell.console.print()
     tell.console.file.flush()
@@ -91,7 +91,7 @@ def run(tell: Narrator, command: str) -> None:
     code = subprocess.run(arguments, check=False).returncode
     tell.console.print()
     if code != 0:
-        tell.check(f"stratalog {command} ends well", False, f"(status {code})")
+        tell.check(f"stratalog {command} succeeds", False, f"(status {code})")
 
 
 def _text(raw: bytes | None) -> str:

@@ -1,6 +1,6 @@
 """The output of the demo: sections, progress, checks, and figures at the end.
 
-On a terminal with colours and a moving bar; piped into a file as plain lines.
+A terminal shows colours and a progress bar; a file or pipe gets plain lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN_WIDTH = 120
 
 
 class CheckFailedError(Exception):
-    """The demo claims something that is not so."""
+    """A claim of the demo is not true."""
 
 
 @dataclass
@@ -78,13 +78,13 @@ class Narrator:
         self.console.print(f"[bold red]{escape(text)}[/]", soft_wrap=True)
 
     def command(self, text: str) -> None:
-        """Something that the reader can run too."""
+        """Print a command that the reader can run as well."""
         self.console.print(f"[green]$ {escape(text)}[/]", soft_wrap=True)
 
     def check(self, claim: str, is_so: bool, otherwise: object = "") -> None:
-        """Say what holds, or end the demo."""
+        """Print the claim if it is true; otherwise, end the demo."""
         if not is_so:
-            raise CheckFailedError(f"{claim}: not so {otherwise}".rstrip())
+            raise CheckFailedError(f"this is not true: {claim} {otherwise}".rstrip())
         self.checks += 1
         self.console.print(f"  [green]ok[/] {escape(claim)}")
 
@@ -100,7 +100,7 @@ class Narrator:
 
     @contextmanager
     def step(self, name: str, spark: SparkSession | None = None) -> Iterator[Figure]:
-        """Measure what happens inside; with a session, show how far its tasks are."""
+        """Measure what happens inside; with a session, show the progress of its tasks."""
         figure = Figure(name)
         started = time.perf_counter()
         with self._moving_bar(name, spark):
@@ -125,7 +125,7 @@ class Narrator:
             bar = progress.add_task(name, total=None)
 
             def watch() -> None:
-                with suppress(Exception):  # Spark is gone, which the step itself will tell
+                with suppress(Exception):  # Spark is gone; the step itself raises
                     while spark is not None and not is_over.wait(0.2):
                         done, total = _tasks(spark)
                         progress.update(bar, completed=done, total=total or None)

@@ -1,4 +1,4 @@
-"""The log directory of the shop: what is in it, before and after each step."""
+"""The log directory of the shop, and sizes of its topics before and after each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Size(NamedTuple):
-    """What a topic takes."""
+    """The size of a topic."""
 
     segments: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""Step 4: windows over the orders, written back to the log; stopped halfway and resumed."""
+"""Step 4: aggregate orders in windows, into another topic; stop halfway, and resume."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WINDOW = "start timestamp, country string, orders long, cents long"
 
 
 def stream(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop) -> None:
-    """Run, stop, restart; and compare with the same query as a batch."""
+    """Run the query, stop and restart it, and compare the result with that of a batch query."""
     tell.section(
         "4. Stream: revenue by country in windows of six hours, back into the log",
         f"Trigger.AvailableNow with maxOffsetsPerTrigger: about {TRIGGERS} micro-batches. The "
@@ -44,8 +44,8 @@ def stream(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop) -> Non
         len(written) == len({row[:2] for row in written}) > 0,
     )
     tell.check(
-        f"{sum(row[2] for row in written):,} orders are counted in them, as a batch query counts "
-        "them: none twice, none left out",
+        f"{sum(row[2] for row in written):,} orders are counted in them, as in a batch query: "
+        "none twice, and none is missing",
         written == expected,
     )
 
@@ -115,13 +115,13 @@ def _raise_failure(query: StreamingQuery) -> None:
 
 
 def _written(spark: SparkSession, log: ShopLog) -> DataFrame:
-    """What the query has put into the log."""
+    """What the query has written to the log."""
     value = F.from_json(F.col("value").cast("string"), WINDOW).alias("value")
     return log.read(spark, REVENUE, "value binary").select(value).select("value.*")
 
 
 def _closed(orders: DataFrame, shop: Shop) -> list[Row]:
-    """The windows of a batch that a stream is done with: no order can come that is so late."""
+    """The windows that a stream has closed: no order can be that late."""
     newest_ms = shop.time_of(shop.orders - 1, shop.orders)
     over = F.timestamp_millis(F.lit(newest_ms - 7 * HOUR_MS))
     return _as_rows(revenue(orders).where(F.col("start") <= over))

@@ -31,11 +31,11 @@ SINK = {
 
 
 def ingest(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop) -> None:
-    """Both topics, made by the sink with their settings."""
+    """Write both topics. The sink creates them with their settings."""
     tell.section(
         "1. Ingest a week of a shop",
-        "Spark makes up orders and changes of customers. The sink stages batches in all tasks at "
-        "once and commits them with one journal: all rows are in the log once, or none.",
+        "Spark generates orders and changes of customers. The sink stages batches in all tasks in "
+        "parallel, and commits them with one journal: every row is in the log once, or none is.",
     )
     _write(tell, spark, log, ORDERS, events.orders(spark, shop, TASKS))
     _write(tell, spark, log, CUSTOMERS, events.customers(spark, shop, TASKS))
@@ -57,7 +57,7 @@ def _write(tell: Narrator, spark: SparkSession, log: ShopLog, topic: str, rows: 
 
 
 def verify_all(tell: Narrator, spark: SparkSession, log: ShopLog) -> None:
-    """Not one finding, for nobody but the sink has touched the directory."""
+    """Verify the directory. There must be no finding."""
     tell.section(
         "2. Verify every byte",
         "Each segment is a task: CRCs, every record of every batch, offsets, index entries, "
@@ -68,7 +68,7 @@ def verify_all(tell: Narrator, spark: SparkSession, log: ShopLog) -> None:
         figure.records, figure.size_bytes = result.records, result.size_bytes
     counts = result.report.counts
     tell.check(
-        f"nothing found in {counts.batches:,} batches, {counts.index_entries:,} index entries "
+        f"no findings in {counts.batches:,} batches, {counts.index_entries:,} index entries "
         f"and {counts.files} files",
         not result.findings,
         result.findings[:3],

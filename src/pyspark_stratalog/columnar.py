@@ -1,12 +1,12 @@
 """The process that plans for the accelerator. Spark starts only modules whose names begin with
-`pyspark` as workers, so this one is here; what it does is in `stratalog.spark.columnar`.
+`pyspark` as workers, so this one is here; what it does is in `stratalog.spark.accelerator_planner`.
 """
 
 from __future__ import annotations
 
 from pyspark.worker_util import get_sock_file_to_executor
 
-from stratalog.spark.columnar import main
+from stratalog.spark.accelerator_planner import main
 
 __all__ = ["main"]
 

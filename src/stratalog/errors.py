@@ -134,7 +134,8 @@ class CorruptError(StratalogError):
     def __str__(self) -> str:
         where = f"{self.path or '<bytes>'} at byte {self.position}"
         if self.offsets is not None:
-            where += f" (offsets {self.offsets[0]} to {self.offsets[1]})"
+            first, last = self.offsets
+            where += f" (offset {first})" if first == last else f" (offsets {first} to {last})"
         return f"{where}: {self.reason}"
 
     def located(self, path: Path, *, buffer_start: int = 0) -> Self:
@@ -353,9 +354,9 @@ class MissingLogDirsError(InconsistentLogDirsError):
         """The paths that the missing directories had when they were opened last."""
         super().__init__(
             f"cannot {action} without {', '.join(missing)}: these log directories belong together. "
-            "Open all of them (one that was moved is recognized at its new path). To work on the "
-            "others meanwhile use missing_dirs='offline'; if the missing ones are lost for good, "
-            "missing_dirs='forget' (on the command line, --missing-dirs offline or forget)"
+            "Open all of them; one that was moved is recognized at its new path. To work without "
+            "the missing ones for now, use missing_dirs='offline'; if they are lost for good, use "
+            "missing_dirs='forget'. On the command line: stratalog maintain --missing-dirs"
         )
 
 

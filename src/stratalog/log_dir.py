@@ -73,6 +73,8 @@ class LogDir(TopicReader):
         """Retention and compaction in the background. Call its `start` to run them."""
         self.commits = Commits(catalog, context)
         """Appends batches that were staged in files: all of them once, or none."""
+        self.deletion_listeners: list[Callable[[TopicInfo], None]] = []
+        """Called with each topic that was deleted, in the thread that has deleted it."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._producers_lock = threading.Lock()
         self._producer_parts = ProducerParts(catalog, context, self._schedule)
@@ -251,8 +253,8 @@ class LogDir(TopicReader):
         """The numbers of each topic's partitions."""
         return {name: list(info.partitions) for name, info in self.topics.items()}
 
-    def _opened(self, at: TopicPartition) -> tuple[PartitionLog, nullcontext[None]]:
-        return self.partition(*at), nullcontext()
+    def _opened(self, tp: TopicPartition) -> tuple[PartitionLog, nullcontext[None]]:
+        return self.partition(*tp), nullcontext()
 
     def create_topic(
         self,
@@ -299,15 +301,20 @@ class LogDir(TopicReader):
         partitions = () if info is None else info.partitions
         with self.cleaning.paused(TopicPartition(name, number) for number in partitions):
             self._catalog.delete(name)
+        if info is not None:
+            for listener in self.deletion_listeners:
+                listener(info)
 
     # -- records
 
     def append(
         self, topic: str, value: bytes | None, **fields: Unpack[RecordFields]
     ) -> RecordMetadata:
-        """Append one record and return its offset. Takes `key`, `headers`, `timestamp` (an int in
-        milliseconds, or a `datetime`) and `partition` as `Producer.append` does. To append many
-        records, use a `producer`."""
+        """Append one record, and return its partition, offset and timestamp.
+
+        Takes `key`, `headers`, `timestamp` (an int in milliseconds, or a `datetime`) and
+        `partition` as `Producer.append` does. The record is written, but not synced: see `flush`.
+        To append many records, use a `producer`."""
         return self._direct.append(topic, value, **fields).result()
 
     def append_columns(

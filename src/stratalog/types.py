@@ -13,12 +13,12 @@ from stratalog.format.checkpoint import EpochEntry
 from stratalog.format.directory_metadata import MetaProperties
 from stratalog.format.legacy import LegacyHeader
 from stratalog.format.names import DirState
-from stratalog.format.snapshot import ProducerEntry
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
+from stratalog.log.aborted_transactions import MissingIndex
 from stratalog.log.epochs import EpochEndOffset
 from stratalog.log.log_state import AppendInfo
 from stratalog.log.reader import Isolation, Location, OffsetAndTimestamp, Skipped, StartOffset
-from stratalog.log.transactions import MissingIndex
 from stratalog.maintenance.cleaning.plan import (
     BoundKind,
     CheckpointReset,

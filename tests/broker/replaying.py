@@ -26,7 +26,7 @@ from stratalog.errors import StratalogError
 from stratalog.format.messages.schema import read_message
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.frames import read_request, request_frame, response_header_bytes
-from stratalog.wire.tables import ZERO_UUID
+from stratalog.wire.message_tables import ZERO_UUID
 from tests.broker.raw_client import RawClient
 from tests.golden_wire import exchanges, frames
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from stratalog.errors import (
     StorageError,
 )
 from stratalog.wire.apis import ApiKey
+from stratalog.wire.error_codes import ErrorCode
 from tests.broker.raw_client import RawClient
 
 if TYPE_CHECKING:
@@ -112,6 +114,44 @@ def test_a_broker_that_fails_to_start_leaves_the_directory_free(tmp_path: Path) 
     bad.unlink()
     broker.start()
     broker.close()
+
+
+def test_a_topic_that_the_program_deletes_is_deleted_for_clients_and_groups(tmp_path: Path) -> None:
+    config = {"offsets.topic.num.partitions": 1}
+    with Broker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.log_dir.create_topic("orders", 1)
+        client.call(ApiKey.FIND_COORDINATOR, 4, {"coordinatorKeys": ["group"]})
+        partition = {"partitionIndex": 0, "committedOffset": 3, "committedMetadata": ""}
+        body = {"groupId": "group", "topics": [{"name": "orders", "partitions": [partition]}]}
+        client.call(ApiKey.OFFSET_COMMIT, 9, body)
+        fetched = {"partition": 0, "fetchOffset": 0, "partitionMaxBytes": 1000}
+        topics = [{"topic": "orders", "partitions": [fetched]}]
+        fetch = {"maxWaitMs": 8_000, "minBytes": 1, "isolationLevel": 0, "topics": topics}
+        long_poll = client.send(ApiKey.FETCH, 11, fetch)
+        time.sleep(0.05)
+        started_s = time.monotonic()
+        broker.log_dir.delete_topic("orders")
+        (topic,) = client.answer(ApiKey.FETCH, 11, long_poll)["responses"]
+        assert topic["partitions"][0]["errorCode"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert time.monotonic() - started_s < 5
+        broker.log_dir.create_topic("orders", 1)
+        groups = [{"groupId": "group", "topics": None}]
+        (group,) = client.call(ApiKey.OFFSET_FETCH, 8, {"groups": groups})["groups"]
+        assert group["topics"] == []
+
+
+def test_why_groups_are_not_possible_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients ask again and again."""
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=abc\n")
+    with Broker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        for _ in range(3):
+            answer = client.call(ApiKey.FIND_COORDINATOR, 4, {"coordinatorKeys": ["group"]})
+            (found,) = answer["coordinators"]
+            assert found["errorCode"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (line,) = caplog.records
+    assert "__consumer_offsets cannot be created" in line.getMessage()
 
 
 @pytest.mark.slow

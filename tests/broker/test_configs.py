@@ -167,7 +167,7 @@ class TestAlter:
         assert retention["synonyms"] == [{"name": "retention.ms", "value": "60000", "source": 1}]
         change(client, ("cleanup.policy", SUBTRACT, "delete"))
         assert broker.log_dir.topic("orders").config.is_compacted
-        assert not broker.log_dir.topic("orders").config.is_deleted
+        assert not broker.log_dir.topic("orders").config.has_delete_policy
 
     def test_settings_are_replaced_together(self, client: RawClient, broker: Broker) -> None:
         change(client, ("retention.ms", SET, "60000"))

@@ -12,7 +12,7 @@ from stratalog.broker.broker import Broker
 from stratalog.format.messages.schema import Array
 from stratalog.format.record import Record, encode_batch
 from stratalog.wire.apis import SERVED
-from stratalog.wire.tables import ZERO_UUID
+from stratalog.wire.message_tables import ZERO_UUID
 from tests.broker.raw_client import RawClient
 
 if TYPE_CHECKING:

@@ -38,16 +38,29 @@ def test_the_entry_point_is_declared() -> None:
 
 @pytest.mark.slow
 def test_each_test_gets_a_broker(tmp_path: Path) -> None:
-    (tmp_path / "test_mine.py").write_text(TESTS)
+    assert "2 passed" in _output(tmp_path, TESTS)
+
+
+@pytest.mark.slow
+def test_arguments_without_names_are_refused(tmp_path: Path) -> None:
+    tests = TESTS.replace("kafka_broker(config=", "kafka_broker(")
+    output = _output(tmp_path, tests)
+    assert "1 passed, 1 error" in output
+    assert "the marker kafka_broker takes arguments by name, such as config={...}" in output
+
+
+def _output(directory: Path, tests: str) -> str:
+    """What pytest prints about these tests."""
+    (directory / "test_mine.py").write_text(tests)
     is_installed = any(point.value == PLUGIN for point in entry_points(group="pytest11"))
     plugin = [] if is_installed else ["-p", PLUGIN]
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, *plugin, "test_mine.py"],
-        cwd=tmp_path,
+        cwd=directory,
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    return done.stdout + done.stderr

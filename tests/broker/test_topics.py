@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
-from stratalog.wire.tables import ZERO_UUID
+from stratalog.wire.message_tables import ZERO_UUID
 from tests.broker.raw_client import RawClient
 
 if TYPE_CHECKING:

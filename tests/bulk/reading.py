@@ -14,6 +14,7 @@ from stratalog.spark.options import plan_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
@@ -35,11 +36,15 @@ ByPartition = dict[int, tuple[Record, ...]]
 
 
 def read_plan(
-    plan: SplitPlan, predicate: Predicate | None = None, *, fails_on_data_loss: bool = True
+    plan: SplitPlan,
+    predicate: Predicate | None = None,
+    *,
+    fails_on_data_loss: bool = True,
+    paths: tuple[Path, ...] = (),
 ) -> ByPartition:
     """What the tasks of this plan yield, by partition."""
     times_us = (predicate or Predicate()).times_us
-    task = ReadTask(RECORDS, times_us=times_us, fails_on_data_loss=fails_on_data_loss)
+    task = ReadTask(RECORDS, times_us, fails_on_data_loss=fails_on_data_loss, paths=paths)
     rows = (row for split in plan.splits for batch in task.read(split) for row in batch.to_pylist())
     return _by_partition((row | {"millis": row["timestamp"].timestamp() * 1000}) for row in rows)
 

@@ -11,6 +11,7 @@ import pytest
 
 from stratalog import LogDir
 from stratalog.bulk import backup as backup_module
+from stratalog.bulk import backup_cut
 from stratalog.bulk.backup import backup, find_backups, list_backups, prune, verify_backup
 from stratalog.bulk.backup_store import (
     BackupStore,
@@ -188,7 +189,7 @@ def test_a_directory_of_a_live_broker_with_unknown_settings(
     source, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
     shutil.copytree(GoldenCase("u-plain").root / "before", source)
     shutil.copy(log_dir_case().root / RootFile.META_PROPERTIES.value, source)
-    monkeypatch.setattr(backup_module, "is_locked", lambda _path: True)
+    monkeypatch.setattr(backup_cut, "is_locked", lambda _path: True)
     assert backup([source], where).dirs[0].is_live
     assert restore(where, [out]).is_recovered
     assert records_of(out, "u-plain") == records_of(source, "u-plain")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog import LogDir
-from stratalog.bulk import backup as backup_module
+from stratalog.bulk import backup_cut
 from stratalog.bulk.backup import backup, list_backups
 from stratalog.bulk.restore import restore
 from stratalog.bulk.workers import ThreadWorkers
@@ -234,7 +234,7 @@ def test_no_key_is_lost_by_compaction_after_the_ends_were_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LogDir.open(tmp_path / "logs", config=CONFIG, background=False) as logs:
-        log, bounds = CompactedLog(logs), backup_module._bounds
+        log, bounds = CompactedLog(logs), backup_cut._bounds
 
         def compacted(path: Path) -> Any:
             found = bounds(path)
@@ -242,7 +242,7 @@ def test_no_key_is_lost_by_compaction_after_the_ends_were_looked_up(
                 log.compact()
             return found
 
-        monkeypatch.setattr(backup_module, "_bounds", compacted)
+        monkeypatch.setattr(backup_cut, "_bounds", compacted)
         assert backup([tmp_path / "logs"], tmp_path / "b").dirs[0].is_settled
     restore(tmp_path / "b", [tmp_path / "out"])
     assert_nothing_to_repair(tmp_path / "out")

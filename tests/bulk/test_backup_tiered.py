@@ -10,6 +10,7 @@ import pytest
 
 import stratalog
 from stratalog.bulk import backup as backup_module
+from stratalog.bulk import backup_cut
 from stratalog.bulk.backup import backup
 from stratalog.bulk.restore import Selection, restore
 from stratalog.errors import BackupError
@@ -119,15 +120,15 @@ def test_remote_metadata_of_a_live_broker_are_later_than_its_data(
     after = events.read_bytes()
     *_, last = batch_positions(after)
     events.write_bytes(after[:last])
-    copy = backup_module._Run._copy
+    copy = backup_module._BackupJob._copy
 
     def copy_then_append(self: Any, files: Any, saved: Any, cut: Any) -> set[str]:
         gone = copy(self, files, saved, cut)
         events.write_bytes(after)
         return gone
 
-    monkeypatch.setattr(backup_module, "is_locked", lambda _path: True)
-    monkeypatch.setattr(backup_module._Run, "_copy", copy_then_append)
+    monkeypatch.setattr(backup_cut, "is_locked", lambda _path: True)
+    monkeypatch.setattr(backup_module._BackupJob, "_copy", copy_then_append)
     (saved,) = backup([live], tmp_path / "backups").dirs
     assert len({file.path for file in saved.files}) == len(saved.files)
     ends = {each[:2]: each.end_offset for each in saved.partitions}

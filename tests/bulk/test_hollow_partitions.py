@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk.planning import open_partitions, subscribed
+from stratalog.bulk.read_planning import open_partitions, subscribed_partitions
 from stratalog.errors import NotALogDirError
 from stratalog.partitions.view import LogDirsView
 from stratalog.spark.options import parse_read_options, plan_read
@@ -49,7 +49,8 @@ def test_a_partition_is_there_with_its_first_segment(log_dir: Path) -> None:
     def present() -> list[int]:
         logs = LogDirsView(options.paths)
         return [
-            each.partition for each in open_partitions(logs, subscribed(logs, options), options)
+            each.partition
+            for each in open_partitions(logs, subscribed_partitions(logs, options), options)
         ]
 
     assert present() == [0]

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stratalog import LogDir
+from stratalog.bulk import read_planning
 from stratalog.bulk.export import FileSpec, export, plan_export, run_export
 from stratalog.bulk.incremental import (
     STATE_FILE,
@@ -24,11 +25,13 @@ from stratalog.bulk.incremental import (
     decode_state,
     encode_state,
 )
+from stratalog.bulk.splits import segment_ranges
 from stratalog.errors import (
     ConfigError,
     CorruptCheckpointError,
     DataLossError,
     LockedError,
+    PartitionGoneError,
     StorageError,
     UnsupportedError,
 )
@@ -170,6 +173,32 @@ def test_records_that_were_deleted_meanwhile(tmp_path: Path) -> None:
     assert (lost.topic_partition, lost.start, lost.end) == (TopicPartition("orders", 0), 5, 8)
     assert exported(target) == expected(("orders", 0, 0, 5), ("orders", 0, 8, 10))
     assert run(logs, target).lost == ()
+
+
+def test_a_partition_that_is_moved_while_its_export_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, other, target = tmp_path / "logs", tmp_path / "other", tmp_path / "out"
+    append(logs, 5)
+    append(other, 1, "more")
+    options = {"path": f"{logs},{other}", "subscribe": "orders", "failOnDataLoss": "false"}
+    run(logs, target, options=options)
+    append(logs, 5)
+    with LogDir.open(logs) as opened:
+        opened.delete_records("orders", 0, 8)
+    checkpoint = (logs / "log-start-offset-checkpoint").read_bytes()
+
+    def moved(*given: Any, **more: Any) -> Any:
+        if (logs / "orders-0").exists():
+            (other / "log-start-offset-checkpoint").write_bytes(checkpoint)
+            (logs / "orders-0").rename(other / "orders-0")
+            raise PartitionGoneError(logs / "orders-0")
+        return segment_ranges(*given, **more)
+
+    monkeypatch.setattr(read_planning, "segment_ranges", moved)
+    result = run(logs, target, options=options)
+    assert [(lost.start, lost.end) for lost in result.lost] == [(5, 8)]
+    assert exported(target) == expected(("orders", 0, 0, 5), ("orders", 0, 8, 10))
 
 
 def test_a_topic_that_was_created_again(tmp_path: Path) -> None:

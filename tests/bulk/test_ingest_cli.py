@@ -118,7 +118,7 @@ def test_waiting_for_another_writer_is_reported(tmp_path: Path) -> None:
         logs.close()
         output, rest = process.communicate(timeout=60)
     assert line.startswith(f"stratalog: warning: {tmp_path / 'logs'}: waiting up to ")
-    assert f" s for process {os.getpid()} (" in line
+    assert f" s until process {os.getpid()} (" in line
     assert process.returncode == 0, rest
     assert "waiting" not in rest
     assert json.loads(output)["seconds"] > 1  # the wait is part of it

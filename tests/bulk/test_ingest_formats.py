@@ -19,7 +19,7 @@ import pytest
 
 from stratalog import open_dirs
 from stratalog.bulk.ingest import ingest
-from stratalog.bulk.input_files import FileSource, Missing, RecordColumns
+from stratalog.bulk.input_files import FileSource, MissingFields, RecordColumns
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import ConfigError, InputFileError, JobError, StratalogError
 from tests.bulk.options import writing
@@ -104,7 +104,7 @@ def test_the_same_rows_are_the_same_records_in_every_format(tmp_path: Path) -> N
     for number, path in enumerate(files(tmp_path)):
         logs = tmp_path / f"logs-{number}"
         result = run(path, logs, mapping=MAPPING)
-        assert (result.records, result.missing) == (3, Missing()), path
+        assert (result.records, result.missing) == (3, MissingFields()), path
         found = [
             (each.key, json.loads(each.value or b""), each.timestamp) for each in records(logs)
         ]
@@ -190,7 +190,7 @@ def test_a_time_that_cannot_be_parsed(tmp_path: Path, name: str, suffix: str) ->
         run(path, tmp_path / "logs", mapping=MAPPING)
     assert not list((tmp_path / "logs").glob("t-*"))
     result = run(path, tmp_path / "logs", mapping=MAPPING, allows_missing=True)
-    assert result.missing == Missing(times=1)
+    assert result.missing == MissingFields(times=1)
     first, second = records(tmp_path / "logs")
     assert first.timestamp == 1_700_000_000_000 < second.timestamp
 
@@ -214,7 +214,7 @@ def test_a_missing_field(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(JobError, match=rf"{path}: line 2: there is no field 'id'"):
         run(path, tmp_path / "logs", mapping=RecordColumns("id"))
     done = run(path, tmp_path / "logs", mapping=RecordColumns("id"), allows_missing=True)
-    assert done.missing == Missing(keys=1)
+    assert done.missing == MissingFields(keys=1)
     path = write(tmp_path / "x.csv", b"n\n1\n", suffix)
     with pytest.raises(ConfigError, match=rf"{path}: no column 'id'; it has n"):
         run(path, tmp_path / "logs", mapping=RecordColumns("id"))

@@ -145,6 +145,8 @@ def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert (done.status, done.stderr) == (0, "")
     (row,) = done.rows
     assert (row["missingKeys"], row["missingValues"], row["missingTimes"]) == (1, 0, 1)
+    assert row["records"] == 3
+    assert row["recordsPerSecond"] > 0 < row["bytesPerSecond"]
     assert [given.key for given in records_in(new)] == [b"a", None, b"c"]
     said = inside(*args, "--key", "id", "--allow-missing").lines
     assert said[0].endswith(f"written to {new}; 1 without key field")
@@ -183,8 +185,8 @@ def test_other_partitions_than_the_topic_has(tmp_path: Path) -> None:
     done = stratalog(*args, "-p", "7")
     assert done.status == 2
     assert done.stderr == (
-        "stratalog: error: --partitions: 7 were requested, but topic 't' has 2; "
-        "omit it to write to the existing topic\n"
+        "stratalog: error: --partitions: 7 partitions were requested, but topic 't' has 2; "
+        "omit the option to write to the existing topic\n"
     )
     inside(*args, "-p", "2")
     assert len(records_in(new)) == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stratalog.bulk.input_files import Missing, RecordColumns
+from stratalog.bulk.input_files import MissingFields, RecordColumns
 from stratalog.bulk.line_rows import (
     FieldLines,
     LineError,
@@ -40,7 +40,7 @@ def rows_of(use: FieldLines | RecordLines, *lines: str | bytes) -> Rows:
 def test_what_a_field_becomes(line: str, key: bytes | None) -> None:
     found = rows_of(FieldLines(RecordColumns(key="k")), line)
     assert found.batch.to_pylist() == [{"value": line.encode(), "key": key}]
-    assert found.missing == Missing()
+    assert found.missing == MissingFields()
 
 
 def test_fields_of_objects_in_objects() -> None:
@@ -111,7 +111,7 @@ def test_lines_that_lack_something(line: str | bytes, reason: str) -> None:
 def test_what_is_allowed_is_counted() -> None:
     use = FieldLines(RecordColumns("k", "v", "t"), allows_missing=True)
     found = rows_of(use, '{"k": 1, "v": 2, "t": 3}', '{"v": 2, "t": "soon"}', "{}")
-    assert found.missing == Missing(keys=2, values=1, times=2)
+    assert found.missing == MissingFields(keys=2, values=1, times=2)
     assert found.batch.column("key").to_pylist() == [b"1", None, None]
     assert found.batch.column("value").to_pylist() == [b"2", b"2", None]
     assert found.batch.column("timestamp").cast(pa.int64()).to_pylist() == [3000, None, None]

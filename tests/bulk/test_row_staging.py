@@ -29,7 +29,7 @@ from stratalog.errors import (
 from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.hashing import UNASSIGNED, partition_keys
 from stratalog.format.murmur import murmur2, partition_for_key
-from stratalog.producing.columns import RowPartitioner
+from stratalog.producing.arrow_rows import RowPartitioner
 from stratalog.storage.disk import Disk
 from tests.commits.staging import open_logs, rows, stage
 from tests.disks import FaultyDisk

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.format.batch import Codec
+from stratalog.format.legacy import encode_legacy
+from stratalog.format.record import Record
 from stratalog.spark.options import plan_read
 from tests.bulk.reading import read_plan
 from tests.handmade import Head, Rec, batch, plain, write_segment
@@ -41,3 +44,23 @@ def test_every_record_is_read_once(options: dict[str, str], records_max: int) ->
     pieces = [piece for split in plan.splits for piece in split.ranges]
     assert all(piece.end_offset - piece.start_offset <= records_max for piece in pieces[:-1])
     assert len(pieces) <= 18  # gaps inside a batch are not known
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_gaps_between_old_messages(magic: int, codec: Codec, tmp_path: Path) -> None:
+    groups = [[3, 4], [FAR, FAR + 1, FAR + 2], [2 * FAR]]
+    sets = [
+        encode_legacy([Record(offset, 1000, b"k", b"v") for offset in offsets], magic, codec=codec)
+        for offsets in groups
+    ]
+    write_segment(tmp_path / "gaps-0", 0, *sets)
+    begun = time.process_time()
+    plan = plan_read(
+        {"path": str(tmp_path), "subscribe": "gaps", "maxRecordsPerPartition": "2"},
+    )
+    assert time.process_time() - begun < SECONDS_MAX
+    assert [record.offset for record in read_plan(plan)[0]] == [
+        offset for offsets in groups for offset in offsets
+    ]
+    assert len([piece for split in plan.splits for piece in split.ranges]) <= 8

@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from stratalog.cli.arguments import flag, option, repeatable, setting_values, with_groups
+from stratalog.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,6 @@ from stratalog.cli.arguments import flag, option, repeatable, setting_values, wi
         ("segment.bytes=512M", "536870912"),
         ("log.cleaner.dedupe.buffer.size=1k", "1024"),
         ("cleanup.policy=1d", "1d"),
-        ("max.message.bytes=1d", "1d"),
     ],
 )
 def test_units(given: str, expected: str | None) -> None:
@@ -34,6 +34,19 @@ def test_units(given: str, expected: str | None) -> None:
             setting_values("--config", [given])
     else:
         assert setting_values("--config", [given]) == {name: expected}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("retention.ms=7x", "retention.ms: '7x' is not valid; use milliseconds, or a duration "),
+        ("log.retention.hours=x", "'x' is not valid; use hours, or a duration such as 90s"),
+        ("max.message.bytes=1d", "max.message.bytes: '1d' is not valid; use bytes, or with a unit"),
+    ],
+)
+def test_an_error_shows_which_units_there_are(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        setting_values("--config", [given])
 
 
 class Shared(NamedTuple):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 from typer.main import get_command
 
+from stratalog.cli import output
 from stratalog.cli.main import COMMANDS, LazyGroup, app, module_of
 from stratalog.log_dir import LogDir
 from tests.cli.command import inside
@@ -17,7 +20,6 @@ from tests.golden.cases import GOLDEN_DIR, GoldenCase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
 MAPS = {"config", "configSources", "settings", "codecs", "freedBy"}
@@ -172,3 +174,21 @@ def test_settings_of_spark_are_refused_without_spark(name: str, tmp_path: Path) 
     more = ("--to", tmp_path / "out") if name == "export" else ()
     with pytest.raises(typer.BadParameter, match="--conf requires --master"):
         inside(name, COMPACT, *more, "--conf", "spark.driver.memory=1g")
+
+
+def test_every_phrase_that_stands_for_a_flag_is_in_a_message() -> None:
+    """Otherwise a message that is reworded keeps the name of a Python argument."""
+    package = Path(output.__file__).parents[1]
+    texts = [
+        node.value
+        for path in package.rglob("*.py")
+        if path != Path(output.__file__)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    for phrase in output._FLAGS:
+        option = phrase.removesuffix(": ")  # which ConfigError puts before its message
+        if option == phrase:
+            assert any(phrase in text for text in texts), phrase
+        else:
+            assert option in texts, phrase

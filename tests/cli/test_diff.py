@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.maintenance.comparing import compare_partitions
+from stratalog.maintenance.diff import compare_partitions
 from tests.cli.command import inside, stratalog
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
 from tests.log.damaging import flip

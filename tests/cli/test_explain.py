@@ -151,7 +151,7 @@ def test_nothing_there(args: list[str], text: str) -> None:
     assert text in line
 
 
-DAMAGE = "00000000000000000240.log at byte 978 (offsets 249 to 249): CRC mismatch: stored f3882c31"
+DAMAGE = "00000000000000000240.log at byte 978 (offset 249): CRC mismatch: stored f3882c31"
 
 
 def _titles(lines: list[str]) -> list[str]:

@@ -71,6 +71,8 @@ def test_lines_of_json_by_topic_alone(tmp_path: Path) -> None:
     }
     assert summary["files"] == 1
     assert summary["outputBytes"] == (tmp_path / file["path"]).stat().st_size
+    assert summary["records"] == 1500
+    assert summary["recordsPerSecond"] > 0 < summary["bytesPerSecond"]
 
 
 def test_internal_topics_only_when_named(tmp_path: Path) -> None:
@@ -96,7 +98,9 @@ def test_an_internal_topic_of_several_partitions_when_named(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is not empty; choose another, or set appends=True"):
+    with pytest.raises(
+        ConfigError, match="is not empty; choose another directory, or set appends=True"
+    ):
         inside("export", MULTISEG, "--to", tmp_path)
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--option", "splitByte=1")
     assert result.status == 2

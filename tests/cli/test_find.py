@@ -8,6 +8,8 @@ import pytest
 from tests.cli.command import inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import loaded, log_start_offset, undamaged_cases
+from tests.handmade import Head, Rec, batch
+from tests.log.building import write_partition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +121,19 @@ def test_a_hole_leads_to_the_next_record() -> None:
         "compact-0: offset 3 has no record, as after compaction; the next record is at 1104"
     )
     assert result.status == 0
+
+
+@pytest.mark.parametrize("command", ["find", "explain"])
+def test_no_record_up_to_the_end(command: str, tmp_path: Path) -> None:
+    """Compaction keeps the last batch of a producer without its records."""
+    raw = batch(0, [Rec(0, 0, b"k", b"v")]) + batch(1, [], Head(last_offset_delta=9))
+    result = inside(command, write_partition(tmp_path / "t-0", {0: raw}), "-o", "1")
+    expected = (
+        "t-0: offset 1 has no record, as after compaction, nor has a later one; the log end offset "
+        "is 11"
+    )
+    assert expected in result.stderr
+    assert result.status == 1
 
 
 @pytest.mark.slow

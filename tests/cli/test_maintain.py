@@ -109,6 +109,16 @@ def test_a_failure_is_reported_with_its_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_failure_is_one_line_on_standard_error(tmp_path: Path) -> None:
+    make(tmp_path, damaged={"cleanup.policy": "compact"})
+    path = tmp_path / "damaged-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    result = stratalog("maintain", tmp_path, "--once", *BUFFERS)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("stratalog: error: damaged-0: cleaning failed at ")
+
+
+@pytest.mark.slow
 def test_it_runs_until_a_signal(tmp_path: Path) -> None:
     make(tmp_path, orders={})
     settings = {

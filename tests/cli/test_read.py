@@ -211,6 +211,7 @@ def test_corruption_stops_with_one_line() -> None:
     (line,) = result.stderr.splitlines()
     assert "CRC mismatch: stored " in line
     assert ".log at byte " in line
+    assert line.endswith(f"; for details run stratalog verify {directory_to_read(case)}")
     offsets = [int(line) for line in result.lines]
     assert offsets == list(range(len(offsets)))  # what came before was printed
 

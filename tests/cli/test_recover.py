@@ -12,6 +12,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, encode_batch
 from stratalog.log_dir import LogDir
 from tests.cli.command import stratalog
+from tests.handmade import Head, Rec, batch, plain, write_segment
 from tests.log.building import batches_of, plain_records, write_partition
 
 if TYPE_CHECKING:
@@ -126,6 +127,18 @@ def test_what_recovery_truncates_is_reported(log_dir: Path, args: tuple[str, ...
 
 
 @pytest.mark.slow
+def test_other_warnings_name_their_command_too(log_dir: Path) -> None:
+    checkpoint = log_dir / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("junk")
+    lines = stratalog("recover", log_dir).stderr.splitlines()
+    assert (
+        f"stratalog: warning: {checkpoint}: ignored, because it cannot be read: line 1: 'junk' "
+        in (lines[0])
+    )
+    assert all(line.startswith("stratalog: warning: ") for line in lines)
+
+
+@pytest.mark.slow
 def test_ingest_reports_it_too(log_dir: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n")
@@ -237,6 +250,17 @@ def far_log_dir(root: Path, *offsets: int, flips: int | None = None, point: int 
 
 
 @pytest.mark.slow
+def test_a_marker_that_cannot_be_read(tmp_path: Path) -> None:
+    """Kafka's recovery keeps its batch, and truncates the log after it."""
+    marker = batch(2, [Rec(0, 0, b"", b"")], Head(1000, 0x30, 7, 0))
+    write_segment(tmp_path / "data" / "t-0", 0, plain(0), marker, plain(3))
+    dry = stratalog("recover", tmp_path / "data", "--dry-run", "--json").rows[0]
+    done = stratalog("recover", tmp_path / "data", "--json").rows[0]
+    assert dry == {**done, "isDone": False}
+    assert (done["position"], done["firstOffset"]) == (len(plain(0) + marker), 3)
+    assert (done["readableBatches"], done["readableRecords"]) == (1, 2)
+
+
 def test_a_dry_run_shows_what_would_be_split(tmp_path: Path) -> None:
     path = far_log_dir(tmp_path / "data", 0, REACH, REACH + 2, 3 * REACH)
     before = fingerprint(path)

@@ -91,7 +91,7 @@ def test_a_lock_is_reported_once(root: Path) -> None:
         assert inside("repair", root, "--yes", "--json").rows[-1]["failed"] == 2
     assert (result.status, result.lines) == (1, ["2 partitions: 2 failed"])
     (line,) = result.stderr.splitlines()
-    assert line.endswith("stop the broker, or leave out --yes to see the plan")
+    assert line.endswith("stop that process first, or leave out --yes to see the plan")
 
 
 def test_a_partition_without_segments_is_restored(tmp_path: Path) -> None:

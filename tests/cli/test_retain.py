@@ -254,7 +254,7 @@ def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
         result = inside("retain", tmp_path, "orders", "-c", "retention.ms=1")
         assert result.status == 1
         assert result.stderr.count("\n") == 1
-        assert result.stderr.endswith("; stop the broker, or use --dry-run\n")
+        assert result.stderr.endswith("; stop that process first, or use --dry-run\n")
         found = rows(inside("retain", tmp_path, "--json", "-c", "retention.ms=1"), "partition")
         assert [row["topic"] for row in found] == ["orders", "payments"]
         assert all(row["error"] for row in found)

@@ -40,7 +40,7 @@ def serving(*args: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_until_a_signal_and_shuts_down_cleanly(tmp_path: Path, number: int) -> None:
     with serving(tmp_path / "data") as (process, bootstrap):
         with RawClient(bootstrap) as client:
@@ -54,6 +54,20 @@ def test_it_serves_until_a_signal_and_shuts_down_cleanly(tmp_path: Path, number:
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.slow
+def test_nohup_keeps_it_running(tmp_path: Path) -> None:
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the command inherits
+    try:
+        with serving(tmp_path / "data") as (process, bootstrap):
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.3)
+            with RawClient(bootstrap) as client:
+                assert client.call(ApiKey.METADATA, 12, {"topics": None})["brokers"]
+    finally:
+        signal.signal(signal.SIGHUP, handler)
 
 
 def _long_poll() -> dict[str, object]:

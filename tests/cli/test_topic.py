@@ -77,10 +77,12 @@ def test_creating_a_topic_again(tmp_path: Path) -> None:
     [
         (("a b",), InvalidTopicError, "characters other than"),
         (("t", "-c", "retention.mss=1"), ConfigError, "did you mean 'retention.ms'"),
-        (("t", "-c", "retention.ms=soon"), ConfigError, "retention.ms: 'soon' is not an integer"),
+        (("t", "-c", "retention.ms=soon"), ConfigError, "use milliseconds, or a duration"),
+        (("t", "-c", "retention.bytes=10x"), ConfigError, "use bytes, or with a unit: 64KiB"),
+        (("t", "-c", "retention.ms=-5"), ConfigError, "retention.ms: '-5'"),
         (("t", "-c", "retention.ms"), typer.BadParameter, "not in the form KEY=VALUE"),
     ],
-    ids=["name", "unknown", "value", "form"],
+    ids=["name", "unknown", "time", "size", "value", "form"],
 )
 def test_what_is_wrong_is_found_before_anything_is_created(
     args: tuple[str, ...], error: type[Exception], text: str, tmp_path: Path

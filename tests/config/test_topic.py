@@ -216,7 +216,7 @@ def test_is_frozen_hashable_and_picklable() -> None:
 )
 def test_cleanup_policy(policy: str, is_compacted: bool, is_deleted: bool) -> None:
     config = LogConfig.parse({"cleanup.policy": policy})
-    assert (config.is_compacted, config.is_deleted) == (is_compacted, is_deleted)
+    assert (config.is_compacted, config.has_delete_policy) == (is_compacted, is_deleted)
 
 
 def test_compaction_lag_bounds_the_segment_time_of_compacted_topics_only() -> None:
@@ -262,8 +262,8 @@ def test_levels_belong_to_codecs() -> None:
         (
             {"retention.msec": 1},
             "retention.msec",
-            "retention.msec: unknown topic config; did you mean 'retention.ms' "
-            "or 'retention.bytes' or 'local.retention.ms'?",
+            "retention.msec: unknown topic config; did you mean 'retention.ms', "
+            "'retention.bytes' or 'local.retention.ms'?",
         ),
         (
             {"log.retention.hours": 1},

@@ -59,9 +59,9 @@ def open_at(
 
 
 def clean(log: PartitionLog, checkpoint: int | None, now_ms: int) -> CleaningResult:
-    selection = plan_cleaning(cleaner_log(log, checkpoint), log.config, now_ms)
-    assert selection.is_selected
-    return Cleaner(MAP_BYTES).clean(log, selection)
+    plan = plan_cleaning(cleaner_log(log, checkpoint), log.config, now_ms)
+    assert plan.is_selected
+    return Cleaner(MAP_BYTES).clean(log, plan)
 
 
 def write_history(log: PartitionLog, *, first: int = 0, segments: int = SEGMENTS) -> None:

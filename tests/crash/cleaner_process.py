@@ -131,9 +131,9 @@ class Worker:
             self.tell("A", first + record.offset, record.key.decode())
 
     def clean(self) -> None:
-        selection = plan_cleaning(cleaner_log(self.log, self.checkpoint), CONFIG, self.now_ms())
-        if selection.is_selected:
-            self.checkpoint = self.cleaner.clean(self.log, selection).end_offset
+        plan = plan_cleaning(cleaner_log(self.log, self.checkpoint), CONFIG, self.now_ms())
+        if plan.is_selected:
+            self.checkpoint = self.cleaner.clean(self.log, plan).end_offset
             self.tell("R")
 
 

@@ -79,9 +79,9 @@ def examine(path: Path, newest: dict[bytes, int]) -> None:
         check_records(log, newest)
         check_indexes(path)
         now_ms = START_MS + log.log_end_offset
-        selection = plan_cleaning(cleaner_log(log, None), CONFIG, now_ms)
-        if selection.is_selected:
-            Cleaner(24 * 40).clean(log, selection)
+        plan = plan_cleaning(cleaner_log(log, None), CONFIG, now_ms)
+        if plan.is_selected:
+            Cleaner(24 * 40).clean(log, plan)
         check_records(log, newest)
 
 

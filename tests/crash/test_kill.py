@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.format.snapshot import decode_snapshot
+from stratalog.format.producer_snapshot import decode_snapshot
+from stratalog.log.aborted_transactions import replay_producers
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.crash import writer_process

@@ -18,7 +18,7 @@ from stratalog.format import (
     legacy,
     names,
     offset_index,
-    snapshot,
+    producer_snapshot,
     time_index,
     txn_index,
     varint,
@@ -138,8 +138,8 @@ LAYOUTS = [
     ("offset-index", "Entry", offset_index, "_ENTRY"),
     ("time-index", "Entry", time_index, "_ENTRY"),
     ("txn-index", "Entry", txn_index, "_ENTRY"),
-    ("producer-snapshot", "Header", snapshot, "_HEADER"),
-    ("producer-snapshot", "Entry", snapshot, "_ENTRY"),
+    ("producer-snapshot", "Header", producer_snapshot, "_HEADER"),
+    ("producer-snapshot", "Entry", producer_snapshot, "_ENTRY"),
 ]
 LAYOUT_COLUMNS = "at size field type legal values meaning"
 
@@ -174,8 +174,8 @@ def test_every_layout_table_is_compared() -> None:
     [
         ("record-batch", "Header", batch.BatchHeader._fields),
         ("txn-index", "Entry", txn_index.AbortedTxn._fields),
-        ("producer-snapshot", "Header", snapshot.SnapshotHeader._fields),
-        ("producer-snapshot", "Entry", snapshot.ProducerEntry._fields),
+        ("producer-snapshot", "Header", producer_snapshot.SnapshotHeader._fields),
+        ("producer-snapshot", "Entry", producer_snapshot.ProducerEntry._fields),
     ],
 )
 def test_values_have_the_fields_of_the_layout(
@@ -373,10 +373,10 @@ def test_txn_index_example() -> None:
 
 def test_snapshot_example() -> None:
     example = example_of("producer-snapshot")
-    entries = snapshot.decode_snapshot(example.raw)
+    entries = producer_snapshot.decode_snapshot(example.raw)
     header = example.fields[:3]
     assert header == [
-        ("version", str(snapshot.VERSION)),
+        ("version", str(producer_snapshot.VERSION)),
         ("crc", str(int.from_bytes(example.raw[2:6]))),
         ("entry_count", str(len(entries))),
     ]

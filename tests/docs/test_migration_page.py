@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.errors import ConfigError
-from stratalog.spark.connector import CONNECTOR_OPTIONS, IGNORED_CLIENT_SETTINGS, Treatment
+from stratalog.spark.connector_options import CONNECTOR_OPTIONS, IGNORED_CLIENT_SETTINGS, Treatment
 from stratalog.spark.options import (
     READ_OPTIONS,
     WRITE_OPTIONS,

@@ -46,6 +46,17 @@ def test_architecture_describes_every_package() -> None:
     assert rows == drawn == there - {"py"}
 
 
+def test_every_decision_is_in_the_list() -> None:
+    directory = ROOT / "docs" / "decisions"
+    rows = [
+        f"| [{path.name[:4]}]({path.name}) | {title.removeprefix(f'# {path.name[:4]}: ')} |"
+        for path in sorted(directory.glob("0*.md"))
+        for title in path.read_text(encoding="utf-8").splitlines()[:1]
+    ]
+    listed = (directory / "README.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in listed if line.startswith("| [")] == rows
+
+
 def _exists(name: str) -> bool:
     """A module, or an attribute of one."""
     parts = name.split(".")

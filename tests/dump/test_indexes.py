@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stratalog.dump import files as log_headers
 from stratalog.dump.log_contents import DumpOptions, Filters
+from stratalog.format.producer_snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.record import Record, encode_batch
-from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from tests.dump.dumping import OPTIONS, dump
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import StratalogError
-from stratalog.format.batch import next_entry
+from stratalog.format.batch import Codec, next_entry
 from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.buffers import crc32c
+from stratalog.format.legacy import encode_legacy, encode_message
 from stratalog.format.log_entry import header_of, records_of
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from tests.effort import scaled
@@ -102,6 +104,18 @@ def test_compressed_batches(case: str) -> None:
     good = verdicts(raw)
     assert set(good) == {BatchStatus.GOOD}
     assert len(good) == len(scan_batches(raw))
+
+
+def test_corrupt_message_in_an_old_set() -> None:
+    """The CRC of the set is valid; that of a message inside is not."""
+    messages = [Record(0, 5, b"k", b"a"), Record(1, 5, b"k", b"b")]
+    inner = bytearray(encode_legacy(messages, 1))
+    good = Record(1, 5, None, gzip.compress(inner, mtime=0))
+    inner[-1] ^= 1
+    bad = good._replace(value=gzip.compress(inner, mtime=0))
+    sets = [encode_message(wrapper, 1, codec=Codec.GZIP) for wrapper in (good, bad, good)]
+    expected = [BatchStatus.GOOD, BatchStatus.BAD_RECORDS, BatchStatus.GOOD]
+    assert verdicts(b"".join(sets)) == expected
 
 
 def test_records_that_cannot_be_decompressed() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zlib
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ import zstandard
 from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.compression import compress
 from stratalog.format.record import BatchFields, Record, encode_batch, seal_batch
+from tests.memory import output_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,41 +22,37 @@ LIMIT_BYTES = 96 * MIB
 BOMB_BYTES = 200 * MIB
 
 DECOMPRESS = """
-import resource, sys
+import sys
 from pathlib import Path
 from stratalog.errors import LimitExceededError
 from stratalog.format.compression import compress, decompress_into
 from stratalog.format.buffers import Scratch
-
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+from tests.memory import peak_bytes
 
 data, codec, limit = Path(sys.argv[1]).read_bytes(), int(sys.argv[2]), int(sys.argv[3])
 decompress_into(codec, Path(sys.argv[4]).read_bytes(), Scratch())  # loads the codec
-before = peak()
+before = peak_bytes()
 try:
-    print(decompress_into(codec, data, Scratch(), bytes_max=limit), peak() - before)
+    print(decompress_into(codec, data, Scratch(), bytes_max=limit), peak_bytes() - before)
 except LimitExceededError:
-    print("refused", peak() - before)
+    print("refused", peak_bytes() - before)
 """
 
 READ = """
-import resource, sys
+import sys
 from stratalog import open_partition
 from stratalog.errors import LimitExceededError
-
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+from tests.memory import peak_bytes
 
 log = open_partition(sys.argv[1])
 read = log.read_columns if sys.argv[2] == "columns" else log.read
 next(iter(read(0, 1)))  # loads the codec
-before = peak()
+before = peak_bytes()
 try:
     for _ in read(1):
         pass
 except LimitExceededError:
-    print("refused", peak() - before)
+    print("refused", peak_bytes() - before)
 """
 
 
@@ -76,10 +71,8 @@ def packed(codec: Codec, size_bytes: int) -> bytes:
     return compress(codec, bytes(size_bytes))
 
 
-def measured(script: str, *arguments: object) -> tuple[str, int]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    answer, grown = result.stdout.split()
+def measured(program: str, *arguments: object) -> tuple[str, int]:
+    answer, grown = output_of(program, *arguments)
     return answer, int(grown)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import resource
 import struct
 import tracemalloc
 import zlib
@@ -43,6 +42,7 @@ from stratalog.format.record import (
 )
 from stratalog.format.resync import FoundBatch, find_next_batch
 from tests.effort import scaled
+from tests.memory import peak_bytes, restart_peak
 from tests.strategies import LONG_MAX, LONG_MIN, GeneratedLog, logs
 
 MUTATIONS = 10_000
@@ -178,7 +178,7 @@ def test_the_corpus_itself_is_sound() -> None:
 
 def test_mutated_batches() -> None:
     rng = random.Random(20_240_607)
-    rss_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = restart_peak()
     survivors = errors = 0
     for number in range(MUTATIONS):
         raw = mutated(CORPUS[number % len(CORPUS)], rng)
@@ -192,8 +192,7 @@ def test_mutated_batches() -> None:
     # Both ways out are well trodden, or the mutations are too tame or too wild to test anything.
     assert errors > MUTATIONS // 10
     assert survivors > MUTATIONS // 10
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss_before
-    assert grown_kib < MEMORY_BYTES_MAX >> 10
+    assert peak_bytes() - before < MEMORY_BYTES_MAX
 
 
 def guarded_positions(raw: bytes) -> list[int]:

@@ -32,7 +32,7 @@ from stratalog.format.names import (
     parse_root_file,
     segment_file_name,
 )
-from stratalog.format.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from stratalog.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tests.golden.cases import GoldenCase, dump_cases, log_dir_case
 from tests.looping import for_each
 

@@ -294,7 +294,7 @@ def test_inner_crc_is_only_checked_on_request() -> None:
 
 @pytest.mark.parametrize("codec_id", [5, 6, 7])
 def test_a_codec_that_does_not_exist(codec_id: int) -> None:
-    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offsets 0 to 0\): unknown codec id"):
+    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offset 0\): unknown codec id"):
         decode(message(0, b"junk", attributes=codec_id))
 
 
@@ -302,7 +302,7 @@ def test_decompressed_size_is_bounded() -> None:
     raw = encode_legacy([Record(0, 0, None, bytes(1 << 20))], 1, codec=Codec.GZIP)
     entry = next_entry(raw, 0)
     assert entry is not None
-    with pytest.raises(LimitExceededError, match=r"at byte 0 \(offsets"):
+    with pytest.raises(LimitExceededError, match=r"at byte 0 \(offset 0\)"):
         list(records_of(raw, entry, decompressed_bytes_max=1 << 16))
 
 

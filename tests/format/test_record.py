@@ -234,13 +234,13 @@ def test_a_count_of_billions_costs_nothing() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_garbage_instead_of_a_compressed_stream(codec: Codec) -> None:
-    with pytest.raises(CorruptRecordError, match="offsets 50 to 50"):
+    with pytest.raises(CorruptRecordError, match=r"\(offset 50\)"):
         decode(batch_of("deadbeef" * 8, attributes=codec))
 
 
 @pytest.mark.parametrize("codec_id", [5, 6, 7])
 def test_a_codec_that_does_not_exist(codec_id: int) -> None:
-    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offsets 50 to 50\): unknown codec id"):
+    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offset 50\): unknown codec id"):
         decode(batch_of("deadbeef", attributes=codec_id))
 
 
@@ -248,7 +248,7 @@ def test_a_codec_that_does_not_exist(codec_id: int) -> None:
 def test_decompressed_size_is_bounded(codec: Codec) -> None:
     raw = encode_batch([Record(0, 0, None, bytes(1 << 20))], BatchFields(codec=codec))
     assert len(raw) < 100_000
-    with pytest.raises(LimitExceededError, match=r"at byte 0 \(offsets 0 to 0\)"):
+    with pytest.raises(LimitExceededError, match=r"at byte 0 \(offset 0\)"):
         decode(raw, decompressed_bytes_max=1 << 16)
     assert len(decode(raw, decompressed_bytes_max=2 << 20)) == 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.errors import CorruptError
 from stratalog.format.batch import BatchHeader, next_entry
 from stratalog.format.log_entry import header_of, is_entry_crc_valid
-from stratalog.format.snapshot import ProducerEntry, decode_snapshot
+from stratalog.format.producer_snapshot import ProducerEntry, decode_snapshot
 from stratalog.log.producer_transitions import markers_in
 
 if TYPE_CHECKING:

@@ -73,9 +73,9 @@ def active_base(case: GoldenCase) -> int:
 
 
 def clean(log: PartitionLog, now_ms: int) -> None:
-    selection = plan_cleaning(cleaner_log(log, None), log.config, now_ms)
-    assert selection.cleanable_bytes
-    Cleaner(24 * 10_000).clean(log, selection)
+    plan = plan_cleaning(cleaner_log(log, None), log.config, now_ms)
+    assert plan.cleanable_bytes
+    Cleaner(24 * 10_000).clean(log, plan)
 
 
 def produced(case: GoldenCase) -> Iterator[list[Json]]:

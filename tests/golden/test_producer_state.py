@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
     from tests.golden.replaying import Batch
 
 KAFKA_CLOCK_MS = 1_794_800_000_000  # when Kafka's loader ran, within a few hours

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.format.checkpoint import EpochEntry
-from stratalog.format.snapshot import NO_OFFSET
+from stratalog.format.producer_snapshot import NO_OFFSET
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.uuids import encode_id
 from stratalog.log.partition_view import PartitionView
@@ -18,7 +18,7 @@ from tests.looping import for_each
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
 
 LOADED_AT_MS = 1_794_700_000_000  # November 2026 by the broker's clock; the loader ran after it
 EXPIRATION_MS = 86_400_000

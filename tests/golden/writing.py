@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.config import LogConfig
 from stratalog.format.batch import BatchHeader, TimestampType
+from stratalog.format.producer_snapshot import decode_snapshot
 from stratalog.format.record import decode_records, seal_batch
-from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.producer_transitions import markers_in
 from tests.golden.cases import GoldenCase, all_cases
 from tests.log.building import batches_of

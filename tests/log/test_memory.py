@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +12,11 @@ from stratalog.format.record import encode_batch
 from stratalog.log.partition_view import PartitionView
 from tests.log.building import drop_indexes, log_name, plain_records, write_partition
 from tests.log.readers import lists, records_in, scalar
+from tests.memory import output_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.log.readers import Reader
 
@@ -87,26 +86,18 @@ def test_opening_and_looking_up(large: Path) -> None:
 def test_columns_in_a_process_of_their_own(large: Path, whose: str) -> None:
     """Arrow's memory is not Python's, so the whole process is measured, after a warm-up."""
     program = (
-        "import resource, sys\n"
+        "import sys\n"
         "from pathlib import Path\n"
         "from stratalog import PartitionView, open_dirs\n"
+        "from tests.memory import peak_bytes\n"
         "path = Path(sys.argv[1])\n"
         f"view = {whose}\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
         "sum(batch.num_rows for batch in view.read_columns(end=1000))\n"
-        "warm = peak()\n"
+        "warm = peak_bytes()\n"
         "rows = sum(batch.num_rows for batch in view.read_columns())\n"
-        "print(rows, peak() - warm)\n"
+        "print(rows, peak_bytes() - warm)\n"
     )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(large)],
-        env={"PYTHONPATH": str(root / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows, grown = map(int, done.stdout.split())
+    rows, grown = map(int, output_of(program, large))
     assert rows == BATCHES * BATCH_RECORDS
     assert grown < 24 * MIB
 

@@ -324,6 +324,6 @@ def test_the_cleaner_drops_what_was_aborted_and_nothing_else(tmp_path: Path) -> 
     log.close()
     assert drop_txn_indexes(setup.path)
     log = setup.reopen(config)
-    selection = plan_cleaning(cleaner_log(log, None), config, NOW_MS + 10**9)
-    Cleaner(24 * 1000).clean(log, selection)
+    plan = plan_cleaning(cleaner_log(log, None), config, NOW_MS + 10**9)
+    Cleaner(24 * 1000).clean(log, plan)
     assert [record.offset for record in log.read()] == [0, 1, 6]

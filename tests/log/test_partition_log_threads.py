@@ -223,8 +223,8 @@ def test_reading_while_a_log_is_compacted(log: PartitionLog) -> None:
             append(log, rng)
         if rng.random() < 0.3:
             log.update_config(replace(log.config, segment_bytes=rng.choice(sizes)))
-            selection = plan_cleaning(cleaner_log(log, 0), log.config, log._now_ms())
-            cleaner.clean(log, selection)
+            plan = plan_cleaning(cleaner_log(log, 0), log.config, log._now_ms())
+            cleaner.clean(log, plan)
         if rng.random() < 0.3:
             log.maintenance.remove_discarded(0, at_once=True)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import CorruptSnapshotError, OutOfOrderSequenceError
-from stratalog.format.snapshot import decode_snapshot
+from stratalog.format.producer_snapshot import decode_snapshot
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.producer_state_manager import ProducerStateManager
 from tests.log.producer_batches import (

@@ -5,8 +5,8 @@ import pytest
 from stratalog.errors import CorruptRecordError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
-from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.producer_transitions import (
     CACHED_BATCHES_MAX,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
-from stratalog.bulk.planning import plan_read
+from stratalog.bulk.read_planning import plan_read
 from stratalog.bulk.read_task import ReadTask
 from stratalog.cli.main import app
 from stratalog.errors import (
@@ -169,7 +169,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     root = tmp_path_factory.mktemp(request.param)
     with stratalog.LogDir.open(root) as logs:
         logs.create_topic("orders", partitions=1, config=config)
-        with logs.producer(batch_bytes=batch_bytes) as producer:
+        with logs.producer(batch_bytes=batch_bytes, linger_ms=60_000) as producer:
             for number in range(count):
                 time = FIRST_MS + number * 1000
                 producer.append("orders", value, key=b"%d" % number, timestamp=time)

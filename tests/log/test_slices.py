@@ -103,21 +103,6 @@ def test_a_slice_stays_readable_when_its_segment_is_deleted(log: PartitionLog) -
     assert len(file.read(found.position, found.size_bytes)) == found.size_bytes
 
 
-def test_batches_of_clients_are_stored_unread_but_checked(log: PartitionLog) -> None:
-    """With the same result as when they are read."""
-    before = log.log_end_offset
-    assert log.append_unread(_batch(50)).first_offset == before
-    assert log.append(_batch(51)).first_offset == before + RECORDS
-    first, second = (
-        find_slice(log, offset, offset + RECORDS, 1 << 20, is_first_whole=True)
-        for offset in (before, before + RECORDS)
-    )
-    assert _offsets(first) == [before]
-    assert _offsets(second) == [before + RECORDS]
-    values = [record.value for record in log.read(before)]
-    assert values == [b"050" * 10] * RECORDS + [b"051" * 10] * RECORDS
-
-
 def test_a_slice_stays_readable_while_the_log_grows_and_rolls(log: PartitionLog) -> None:
     with PartitionView(log.path) as view:
         found = find_slice(view, 90, BATCHES * RECORDS, SIZE * 2, is_first_whole=True)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
-from stratalog.bulk.planning import plan_read
+from stratalog.bulk.read_planning import plan_read
 from stratalog.bulk.read_task import ReadTask
 from stratalog.errors import CorruptError, SegmentGoneError, TieredLogError
 from stratalog.log.reader import IsolationLevel

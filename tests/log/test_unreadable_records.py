@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
 from typing import TYPE_CHECKING
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import CorruptRecordError, UnsupportedError
-from stratalog.format.batch import BatchHeader
-from stratalog.format.legacy import encode_legacy
-from stratalog.format.record import encode_batch, seal_batch
+from stratalog.format.batch import BatchHeader, Codec
+from stratalog.format.legacy import encode_legacy, encode_message
+from stratalog.format.record import Record, encode_batch, seal_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import Skipped
 from tests.log.building import log_name, plain_records, write_partition
@@ -70,3 +71,22 @@ def test_unused_attributes_of_old_messages(
     raw[12:16] = struct.pack(">I", zlib.crc32(raw[16:]))
     view = PartitionView(write_partition(tmp_path / "t-0", {0: bytes(raw)}))
     assert [record.value for record in reader(view)] == [BEFORE[0].value]
+
+
+@over_readers
+@pytest.mark.parametrize("magic", [0, 1])
+def test_corrupt_message_in_an_old_set(reader: Reader, tmp_path: Path, magic: int) -> None:
+    """The CRC of the set is valid; that of the message inside is not. Kafka's consumer fails."""
+    before = encode_legacy(BEFORE, magic)
+    inner = bytearray(encode_legacy(MIDDLE, magic))
+    inner[-1] ^= 1
+    wrapper = Record(MIDDLE[-1].offset, MIDDLE[-1].timestamp, None, gzip.compress(inner, mtime=0))
+    raw = before + encode_message(wrapper, magic, codec=Codec.GZIP) + encode_legacy(AFTER, magic)
+    view = PartitionView(write_partition(tmp_path / "t-0", {0: raw}))
+    with pytest.raises(CorruptRecordError, match="CRC mismatch") as caught:
+        list(reader(view))
+    assert caught.value.position == len(before)
+    skipped: list[Skipped] = []
+    read = [record.offset for record in reader(view, on_skip=skipped.append)]
+    assert read == [record.offset for record in (*BEFORE, *AFTER)]
+    assert [report.position for report in skipped] == [len(before)]

@@ -11,8 +11,8 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.errors import FlushedCorruptionError, InvalidNameError, StorageError
+from stratalog.format.producer_snapshot import decode_snapshot
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.producer_state_manager import ProducerStateConfig
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk

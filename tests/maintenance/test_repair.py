@@ -31,6 +31,7 @@ from tests.disks import Fault, FaultyDisk
 from tests.effort import scaled
 from tests.golden.cases import GoldenCase
 from tests.log.damaging import flip
+from tests.maintenance.partition_copies import copy_of, files_of, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,20 +39,6 @@ if TYPE_CHECKING:
     from stratalog.format.record import Record
 
 MIDDLE, LAST = f"{453:020d}.log", f"{1485:020d}.log"
-
-
-def _copy(case: str, to: Path) -> Path:
-    shutil.copytree(GoldenCase(case).partition_dir, to / f"{case}-0")
-    return to / f"{case}-0"
-
-
-def _records(partition: Path) -> dict[int, Record]:
-    with PartitionView(partition) as view:
-        return {record.offset: record for record in view.read()}
-
-
-def _files(partition: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in partition.iterdir() if path.is_file()}
 
 
 def _batches(path: Path) -> list[tuple[int, BatchHeader]]:
@@ -99,6 +86,14 @@ def base_offset_below(partition: Path) -> None:
 def last_base_offset(partition: Path) -> None:
     at, _ = _batches(partition / MIDDLE)[-1]
     flip(partition / MIDDLE, at + 4, 1)
+
+
+def base_offset_of_a_record_before(partition: Path) -> None:
+    """The batch seems to begin in the middle of the one before it."""
+    batches = _batches(partition / MIDDLE)
+    slot = next(slot for slot, (_, header) in enumerate(batches) if header.record_count > 2)
+    inside = (batches[slot][1].base_offset + 1).to_bytes(8)
+    _edit(partition / MIDDLE, lambda data: _set(data, batches[slot + 1][0], inside))
 
 
 def leader_epoch(partition: Path) -> None:
@@ -173,6 +168,24 @@ def orphan_index(partition: Path) -> None:
     (partition / f"{77:020d}.index").write_bytes(bytes(8))
 
 
+def corrupt_segment_inside_another(partition: Path) -> None:
+    """All offsets that it could have are in the segment before it."""
+    (partition / f"{500:020d}.log").write_bytes(bytes(3000) + b"XXXX")
+    (partition / f"{500:020d}.index").write_bytes(bytes(8))
+
+
+def empty_segment_inside_another(partition: Path) -> None:
+    (partition / f"{500:020d}.log").touch()
+
+
+def overlapping_segment(partition: Path) -> None:
+    """A file of another replica, which rolled elsewhere."""
+    batches = _batches(partition / MIDDLE)
+    at, header = batches[len(batches) // 2]
+    data = (partition / MIDDLE).read_bytes()
+    (partition / f"{header.base_offset:020d}.log").write_bytes(data[at:])
+
+
 def several(partition: Path) -> None:
     for fault in (first_batch, base_offset, zeros, corrupt_index, torn_tail):
         fault(partition)
@@ -182,27 +195,30 @@ FAULTS = [
     payload, length, base_offset, base_offset_below, last_base_offset, leader_epoch, zeros,
     bad_records, torn_tail, garbage_at_the_end, garbage_in_between, short_segment, first_batch,
     whole_segment, missing_index, corrupt_index, corrupt_time_index, corrupt_snapshot,
-    corrupt_epochs, orphan_index, several,
+    corrupt_epochs, orphan_index, base_offset_of_a_record_before, corrupt_segment_inside_another,
+    empty_segment_inside_another, overlapping_segment, several,
 ]  # fmt: skip
 HARMLESS = {base_offset, base_offset_below, last_base_offset, leader_epoch,
             garbage_in_between, missing_index, corrupt_index, corrupt_time_index,
-            corrupt_snapshot, corrupt_epochs, orphan_index, garbage_at_the_end}  # fmt: skip
+            corrupt_snapshot, corrupt_epochs, orphan_index, garbage_at_the_end,
+            base_offset_of_a_record_before, corrupt_segment_inside_another,
+            empty_segment_inside_another, overlapping_segment}  # fmt: skip
 """No record is lost."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_faults(fault: Callable[[Path], None], tmp_path: Path) -> None:
-    partition = _copy("multiseg", tmp_path)
-    expected = _records(partition)
+    partition = copy_of("multiseg", tmp_path)
+    expected = records_of(partition)
     fault(partition)
-    faulty = _files(partition)
+    faulty = files_of(partition)
     plan = plan_repair(partition)
     assert not plan.is_empty
-    assert _files(partition) == faulty  # planning writes nothing
+    assert files_of(partition) == faulty  # planning writes nothing
     assert [path for path in partition.iterdir() if path.is_dir()] == []
 
     repair = apply_repair(plan, Disk())
-    found = _records(partition)
+    found = records_of(partition)
     missing = expected.keys() - found.keys()
     for offset, record in found.items():
         assert record == expected[offset]
@@ -217,7 +233,7 @@ def test_faults(fault: Callable[[Path], None], tmp_path: Path) -> None:
     assert kept or fault is missing_index
     assert all(data == faulty[name] for name, data in kept.items())
     undo_repair(repair, Disk())
-    assert _files(partition) == faulty
+    assert files_of(partition) == faulty
     assert [path for path in partition.iterdir() if path.is_dir()] == []
 
 
@@ -225,15 +241,15 @@ def test_faults(fault: Callable[[Path], None], tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(scaled(6)))
 def test_random_faults(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    partition = _copy(chance.choice(["multiseg", "txn", "java-lz4", "v1-gzip"]), tmp_path)
-    expected = _records(partition)
+    partition = copy_of(chance.choice(["multiseg", "txn", "java-lz4", "v1-gzip"]), tmp_path)
+    expected = records_of(partition)
     for path in chance.sample(sorted(partition.glob("*.log")), 1):
         for _ in range(chance.randrange(1, 4)):
             _edit(path, lambda data: _set(data, chance.randrange(len(data)), chance.randbytes(9)))
-    faulty = _files(partition)
+    faulty = files_of(partition)
     plan = plan_repair(partition)
     repair = apply_repair(plan, Disk())
-    found = _records(partition)
+    found = records_of(partition)
     assert all(record == expected[offset] for offset, record in found.items())
     end = 1 << 62
     listed = [(lost.first_offset, lost.next_offset or end) for lost in plan.lost]
@@ -241,19 +257,19 @@ def test_random_faults(seed: int, tmp_path: Path) -> None:
         assert any(a <= offset < b for a, b in listed)
     assert plan_repair(partition).segments == ()
     undo_repair(repair, Disk())
-    assert _files(partition) == faulty
+    assert files_of(partition) == faulty
 
 
 @pytest.mark.parametrize("name", ["txnindex", "snapshot"])
 def test_what_transactions_need_is_rebuilt(name: str, tmp_path: Path) -> None:
-    partition = _copy("txn", tmp_path)
-    before = _files(partition)
+    partition = copy_of("txn", tmp_path)
+    before = files_of(partition)
     path = sorted(partition.glob(f"*.{name}"))[0 if name == "txnindex" else 1]
     flip(path, 5, 0)
     apply_repair(plan_repair(partition), Disk())
     assert not verify_partition(partition).has_errors
     if name == "txnindex":
-        assert _files(partition) == before
+        assert files_of(partition) == before
 
 
 MARKERS = [11, 12, 24, 25, 37, 38, 48, 51]
@@ -263,7 +279,7 @@ MARKERS = [11, 12, 24, 25, 37, 38, 48, 51]
 def test_a_lost_marker_changes_no_other_transaction(offset: int, tmp_path: Path) -> None:
     """Which transactions were aborted is known from the indexes, and which have ended from the
     snapshots, where the log has lost its markers."""
-    partition = _copy("txn", tmp_path)
+    partition = copy_of("txn", tmp_path)
     expected = _committed(partition)
     for path in partition.glob("*.log"):
         for at, header in _batches(path):
@@ -280,7 +296,7 @@ def test_a_lost_marker_changes_no_other_transaction(offset: int, tmp_path: Path)
 
 
 def test_a_transaction_without_its_marker_is_reported(tmp_path: Path) -> None:
-    partition = _copy("txn-simple", tmp_path)
+    partition = copy_of("txn-simple", tmp_path)
     path = sorted(partition.glob("*.log"))[-1]
     at, header = _batches(path)[-1]
     assert header.is_control
@@ -298,13 +314,13 @@ def _committed(partition: Path) -> dict[int, Record]:
 
 
 def test_three_copies_each_corrupt_elsewhere_give_the_whole_log(tmp_path: Path) -> None:
-    whole = _records(GoldenCase("multiseg").partition_dir)
+    whole = records_of(GoldenCase("multiseg").partition_dir)
     copies = []
     for number, faults in enumerate(
         [(payload, torn_tail), (first_batch, whole_segment), (zeros, base_offset)]
     ):
         (tmp_path / str(number)).mkdir()
-        copies.append(_copy("multiseg", tmp_path / str(number)))
+        copies.append(copy_of("multiseg", tmp_path / str(number)))
         for fault in faults:
             fault(copies[-1])
     os.truncate(copies[2] / f"{0:020d}.log", 3000)
@@ -313,7 +329,7 @@ def test_three_copies_each_corrupt_elsewhere_give_the_whole_log(tmp_path: Path) 
         plan = plan_repair(main, others)
         assert plan.lost == ()
         repair = apply_repair(plan, Disk())
-        assert _records(main) == whole
+        assert records_of(main) == whole
         for path in GoldenCase("multiseg").partition_dir.glob("*.log"):
             assert (main / path.name).read_bytes() == path.read_bytes()
         assert not verify_partition(main).has_errors
@@ -323,14 +339,14 @@ def test_three_copies_each_corrupt_elsewhere_give_the_whole_log(tmp_path: Path) 
 def test_lost_segments_and_a_lost_end_come_back(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    main, copy = _copy("multiseg", tmp_path / "a"), _copy("multiseg", tmp_path / "b")
+    main, copy = copy_of("multiseg", tmp_path / "a"), copy_of("multiseg", tmp_path / "b")
     for base in (453, 1295, 1485):
         for path in main.glob(f"{base:020d}.*"):
             path.unlink()
     plan = plan_repair(main, [copy])
     assert [segment.base_offset for segment in plan.segments] == [453, 1295, 1485]
     repair = apply_repair(plan, Disk())
-    assert _records(main) == _records(copy)
+    assert records_of(main) == records_of(copy)
     assert {path.name for path in main.glob("*.log")} == {path.name for path in copy.glob("*.log")}
     undo_repair(repair, Disk())
     assert not (main / LAST).exists()
@@ -340,7 +356,7 @@ def test_the_newest_leader_epoch_counts(tmp_path: Path) -> None:
     """A follower that has not truncated yet has other records at the same offsets."""
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
-    main, stale, fresh = (_copy("multiseg", tmp_path / name) for name in "abc")
+    main, stale, fresh = (copy_of("multiseg", tmp_path / name) for name in "abc")
     payload(main)
     at, header = _batches(stale / MIDDLE)[5]
     _edit(stale / MIDDLE, lambda data: _set(data, at, with_payload(
@@ -370,7 +386,7 @@ def _set_epochs(partition: Path, starts: dict[int, int], *, has_file: bool = Tru
 def _three(tmp_path: Path) -> list[Path]:
     for name in "abc":
         (tmp_path / name).mkdir()
-    return [_copy("multiseg", tmp_path / name) for name in "abc"]
+    return [copy_of("multiseg", tmp_path / name) for name in "abc"]
 
 
 def test_copies_of_another_history_are_not_mixed_in(tmp_path: Path) -> None:
@@ -437,14 +453,14 @@ def test_what_was_quarantined_can_be_restored_later(tmp_path: Path) -> None:
     plan = plan_repair(main, [copy])
     assert len(plan.restored) == 1
     apply_repair(plan, Disk())
-    assert _records(main) == _records(copy)
+    assert records_of(main) == records_of(copy)
     assert (main / MIDDLE).read_bytes() == (copy / MIDDLE).read_bytes()
 
 
 def test_gaps_of_compaction_stay(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    main, copy = _copy("multiseg", tmp_path / "a"), _copy("multiseg", tmp_path / "b")
+    main, copy = copy_of("multiseg", tmp_path / "a"), copy_of("multiseg", tmp_path / "b")
     for path in main.glob(f"{453:020d}.*"):
         path.unlink()
     (missing,) = plan_repair(main).missing
@@ -470,12 +486,12 @@ def test_a_missing_start_is_listed_and_restored(tmp_path: Path) -> None:
     (missing,) = plan_repair(main).missing
     assert missing.first_offset == 0
     apply_repair(plan_repair(main, [copy]), Disk())
-    assert _records(main) == _records(copy)
+    assert records_of(main) == records_of(copy)
 
 
 @pytest.mark.parametrize("fault", ["zeros", "cut", "removed"])
 def test_a_lost_end_is_listed_by_what_a_checkpoint_knows(tmp_path: Path, fault: str) -> None:
-    main = _copy("multiseg", tmp_path)
+    main = copy_of("multiseg", tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nmultiseg 0 1500\n")
     batches = _batches(main / LAST)
     at, header = batches[3]
@@ -493,7 +509,7 @@ def test_a_lost_end_is_listed_by_what_a_checkpoint_knows(tmp_path: Path, fault: 
 
 def test_a_copy_of_another_partition_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="is txn-0, not a copy of multiseg-0"):
-        plan_repair(_copy("multiseg", tmp_path), [_copy("txn", tmp_path)])
+        plan_repair(copy_of("multiseg", tmp_path), [copy_of("txn", tmp_path)])
 
 
 # -- doing and undoing
@@ -515,19 +531,19 @@ def test_a_repaired_log_can_be_written_to_and_then_not_undone(tmp_path: Path) ->
     with LogDir.open(tmp_path / "logs", background=False) as logs:
         assert logs.partition("t", 0).log_end_offset == 99
         logs.append("t", b"new")
-    assert len(_records(partition)) == 100
-    before = _files(partition)
+    assert len(records_of(partition)) == 100
+    before = files_of(partition)
     with pytest.raises(RepairError, match="changed since the repair"):
         undo_repair(repair, Disk())
-    assert _files(partition) == before
+    assert files_of(partition) == before
 
 
 def test_an_interrupted_repair_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = _copy("multiseg", tmp_path)
+    partition = copy_of("multiseg", tmp_path)
     several(partition)
-    faulty = _files(partition)
+    faulty = files_of(partition)
     renamed = Disk.rename
     done: list[Path] = []
 
@@ -542,36 +558,47 @@ def test_an_interrupted_repair_is_completed(
     with pytest.raises(KeyboardInterrupt):
         apply_repair(plan_repair(partition), Disk())
     monkeypatch.undo()
-    assert any(_files(partition)[name] != data for name, data in faulty.items())
+    assert any(files_of(partition)[name] != data for name, data in faulty.items())
     finish_interrupted(partition, Disk())
     assert plan_repair(partition).is_empty
     (repair,) = repairs_of(partition)
     undo_repair(repair, Disk())
-    assert _files(partition) == faulty
+    assert files_of(partition) == faulty
 
 
 def test_a_repair_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = _copy("multiseg", tmp_path)
+    partition = copy_of("multiseg", tmp_path)
     payload(partition)
-    before = _files(partition)
+    before = files_of(partition)
     monkeypatch.setattr(Disk, "link", lambda *_: (_ for _ in ()).throw(RepairError("no")))
     with pytest.raises(RepairError):
         apply_repair(plan_repair(partition), Disk())
-    assert _files(partition) == before
+    assert files_of(partition) == before
     assert [path for path in partition.iterdir() if path.is_dir()] == []
+
+
+def corrupt_batch_and_index(partition: Path) -> None:
+    first_batch(partition)
+    corrupt_index(partition)
+
+
+def foreign_misnamed_and_swapped_files(partition: Path) -> None:
+    corrupt_segment_inside_another(partition)
+    (partition / f"{920:020d}.log").rename(partition / f"{920:020d}.log.swap")
+    (partition / f"{1105:020d}.log").rename(partition / f"{1110:020d}.log")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["repair", "undo", "forget"])
-def test_a_kill_at_any_step(tmp_path: Path, action: str) -> None:
+@pytest.mark.parametrize("fault", [corrupt_batch_and_index, foreign_misnamed_and_swapped_files])
+def test_a_kill_at_any_step(tmp_path: Path, fault: Callable[[Path], None], action: str) -> None:
     """No change of the disk succeeds after the kill. The partition is as it was, or as repaired, or
     the next run makes it so."""
-    original = _copy("multiseg", tmp_path)
-    first_batch(original)
-    corrupt_index(original)
-    faulty = _files(original)
+    original = copy_of("multiseg", tmp_path)
+    fault(original)
+    faulty = files_of(original)
     repaired: dict[str, bytes] | None = None
     for step in range(1, 400, max(1, 4 // scaled(1))):
         partition = _copied(original, tmp_path / str(step))
@@ -591,15 +618,15 @@ def test_a_kill_at_any_step(tmp_path: Path, action: str) -> None:
         if repaired is None and action != "undo":
             whole = _copied(original, tmp_path / "whole")
             apply_repair(plan_repair(whole), Disk())
-            repaired = _files(whole)
-        now = _files(partition)
+            repaired = files_of(whole)
+        now = files_of(partition)
         right = {"repair": (faulty, repaired), "undo": (faulty,), "forget": (repaired,)}[action]
         assert any(now == each for each in right)
         if action == "repair":
             assert bool(repairs_of(partition)) is (now == repaired)
         elif action == "forget" and repairs_of(partition):
             undo_repair(repairs_of(partition)[0], Disk())
-            assert _files(partition) == faulty
+            assert files_of(partition) == faulty
         shutil.rmtree(partition.parent)
         if not dying.has_failed:
             break
@@ -613,7 +640,7 @@ def _copied(partition: Path, to: Path) -> Path:
 
 
 def test_files_keep_their_mode_and_time(tmp_path: Path) -> None:
-    partition = _copy("multiseg", tmp_path)
+    partition = copy_of("multiseg", tmp_path)
     payload(partition)
     (partition / MIDDLE).chmod(0o640)
     os.utime(partition / MIDDLE, (1_700_000_000, 1_700_000_000))
@@ -623,7 +650,7 @@ def test_files_keep_their_mode_and_time(tmp_path: Path) -> None:
 
 
 def test_forgotten_repairs_cannot_be_undone(tmp_path: Path) -> None:
-    partition = _copy("multiseg", tmp_path)
+    partition = copy_of("multiseg", tmp_path)
     payload(partition)
     apply_repair(plan_repair(partition), Disk())
     assert forget_repairs(partition, Disk()) == 1

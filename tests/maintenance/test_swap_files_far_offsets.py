@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from stratalog.maintenance.swap_files import finish_swaps
+from stratalog.maintenance.interrupted_changes import finish_swaps
 from stratalog.storage.disk import Disk
 from tests.handmade import plain, write_segment
 

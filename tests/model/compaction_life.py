@@ -282,26 +282,26 @@ class CompactionLife:
 
     def clean(self, memory: str) -> None:
         log = self.log
-        selection = plan_cleaning(cleaner_log(log, self._checkpoint), self._config, self.now_ms)
-        if not selection.is_selected:
+        plan = plan_cleaning(cleaner_log(log, self._checkpoint), self._config, self.now_ms)
+        if not plan.is_selected:
             return
         before = list(log.read())
         bounds = (log.log_start_offset, log.last_stable_offset, log.log_end_offset)
-        expected = self._expected(selection, memory)
-        result = self._cleaners[memory].clean(log, selection)
+        expected = self._expected(plan, memory)
+        result = self._cleaners[memory].clean(log, plan)
         log.maintenance.remove_discarded(self.now_ms, at_once=True)
         self.rounds += 1
-        assert result.end_offset == expected.end_dirty_offset > selection.first_dirty_offset
+        assert result.end_offset == expected.end_dirty_offset > plan.first_dirty_offset
         self._checkpoint = result.end_offset
         self.fates.update((e.action, e.reason) for group in expected.groups for e in group.entries)
         self._check_files(expected)
         assert bounds == (log.log_start_offset, log.last_stable_offset, log.log_end_offset)
         self._check_readers(before)
 
-    def _expected(self, selection: CleaningPlan, memory: str) -> ReferenceRound:
+    def _expected(self, plan: CleaningPlan, memory: str) -> ReferenceRound:
         return reference_pass.clean(
             self.log,
-            selection,
+            plan,
             self._config,
             last_records(self.log.producers.producers.values()),
             keys_max=int(SLOTS[memory] * LOAD_FACTOR),
@@ -315,7 +315,7 @@ class CompactionLife:
         for group in expected.groups:
             segment = self.log.segments[bases.index(group.bases[0])]
             assert segment.path.read_bytes() == group.data
-            index = segment.sibling(FileKind.TXN_INDEX.value)
+            index = segment.sibling(FileKind.TXN_INDEX)
             entries = index.read_bytes() if index.exists() else b""
             assert entries == _packed(group.aborted)
 

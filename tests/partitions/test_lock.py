@@ -161,6 +161,9 @@ def test_a_long_wait_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureF
     with pytest.raises(LogDirLockedError):
         lock_dirs(Disk(), [tmp_path], wait_ms=1400)
     (message,) = caplog.messages
-    assert re.fullmatch(rf"{tmp_path}: waiting up to 0 s for process {other.pid} \(.+\)", message)
+    assert re.fullmatch(
+        rf"{tmp_path}: waiting up to 0 s until process {other.pid} \(.+\) releases the lock",
+        message,
+    )
     _end(other)
     lock_dirs(Disk(), [tmp_path], wait_ms=0).close()

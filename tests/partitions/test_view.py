@@ -13,11 +13,13 @@ import pytest
 from stratalog.errors import (
     CorruptCheckpointError,
     NotALogDirError,
+    PartitionGoneError,
     StratalogError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.names import DirState, RootFile, TopicPartition
 from stratalog.log_dir import LogDir
+from stratalog.partitions import view
 from stratalog.partitions.view import LogDirView, open_dirs, open_partition
 from tests.golden.cases import log_dir_case
 from tests.log.building import plain_segment, write_partition
@@ -103,6 +105,57 @@ def test_partition_in_three_places(two_dirs: list[Path], tmp_path: Path) -> None
     told = f"a-b-0 is in 3 places: {first}, {second} and {third}; give one of them"
     with pytest.raises(StratalogError, match=f"^{re.escape(told)}$"):
         open_dirs(*dirs).partition("a-b", 0)
+
+
+def test_a_partition_that_was_moved_since_it_was_listed(two_dirs: list[Path]) -> None:
+    one, two = two_dirs
+    logs = open_dirs(one, two)
+    (one / "a-b-0").rename(two / "a-b-0")
+    assert [record.offset for record in logs.partition("a-b", 0).read()] == [0, 1, 2, 3]
+    shutil.rmtree(two / "a-b-0")
+    with pytest.raises(PartitionGoneError, match="one/a-b-0"):
+        logs.partition("a-b", 0)
+
+
+@pytest.mark.parametrize("is_source_first", [True, False])
+def test_a_partition_that_is_moved_while_they_are_listed(
+    two_dirs: list[Path], monkeypatch: pytest.MonkeyPatch, *, is_source_first: bool
+) -> None:
+    source, target = two_dirs
+    copy = target / f"a-b-0.{'0' * 32}-future"
+    shutil.copytree(source / "a-b-0", copy)
+
+    class MovedMeanwhile(LogDirView):
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            if copy.exists():  # as Kafka does it: for a moment both are live
+                copy.rename(target / "a-b-0")
+                if not is_source_first:
+                    (source / "a-b-0").rename(source / f"a-b-0.{'0' * 32}-delete")
+            elif (source / "a-b-0").exists():
+                (source / "a-b-0").rename(source / f"a-b-0.{'0' * 32}-delete")
+
+    monkeypatch.setattr(view, "LogDirView", MovedMeanwhile)
+    logs = open_dirs(*(two_dirs if is_source_first else reversed(two_dirs)))
+    assert logs.partition_numbers["a-b"] == [0, 2, 10]
+    assert logs.partition("a-b", 0).path == target / "a-b-0"
+
+
+def test_a_partition_may_be_in_both_directories_while_it_is_moved(
+    two_dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = two_dirs
+    shutil.copytree(source / "a-b-0", target / "a-b-0")
+    pauses = []
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            (source / "a-b-0").rename(source / f"a-b-0.{'0' * 32}-delete")
+
+    monkeypatch.setattr("stratalog.partitions.view.time.sleep", wait)
+    assert open_dirs(*two_dirs).partition("a-b", 0).path == target / "a-b-0"
+    assert len(pauses) == 3
 
 
 def test_directories_that_are_no_partitions(two_dirs: list[Path]) -> None:

@@ -36,7 +36,7 @@ def drain(
 ) -> list[bytes]:
     """Every batch that is ready, or all."""
     if now_ms is None:
-        builder.close_all()
+        builder.close_open_batch()
     else:
         builder.close_ready(now_ms)
     found = []
@@ -136,7 +136,7 @@ def test_too_large_alone() -> None:
 def test_a_batch_waits_until_it_is_completed() -> None:
     builder = BatchBuilder()
     add(builder)
-    builder.close_all()
+    builder.close_open_batch()
     first = builder.build(BatchFields(producer_id=1, producer_epoch=0, base_sequence=7))
     assert builder.record_count == 1
     again = builder.build(BatchFields(producer_id=2, producer_epoch=0, base_sequence=0))
@@ -263,7 +263,7 @@ def test_batches_are_what_the_readable_encoder_makes(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "KERNEL_RECORDS_MIN", 0 if compiled else 1 << 30)
         patch.setattr(module, "LOAD_KERNEL_AFTER_RECORDS", 0)
-        patch.setattr(module.Kernel, "records_left", -1)
+        patch.setattr(module.LoadedEncoder, "records_left", -1)
         (data,) = drain(builder, fields=fields)
     assert data == encode_batch(records, fields)
     if codec is Codec.NONE:

@@ -26,7 +26,7 @@ from stratalog.format.murmur import partition_for_key
 from stratalog.format.record import Header
 from stratalog.log_dir import LogDir
 from stratalog.producing import batches
-from stratalog.producing.batches import Kernel, RecordMetadata
+from stratalog.producing.batches import LoadedEncoder, RecordMetadata
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
@@ -156,8 +156,8 @@ def test_the_same_files_with_and_without_compiled_code(
 ) -> None:
     """Kernels are used after many records, and change nothing but the speed."""
     for name, module, records_left in (("readable", None, 1 << 40), ("compiled", None, -1)):
-        monkeypatch.setattr(Kernel, "module", module)
-        monkeypatch.setattr(Kernel, "records_left", records_left)
+        monkeypatch.setattr(LoadedEncoder, "module", module)
+        monkeypatch.setattr(LoadedEncoder, "records_left", records_left)
         if name == "readable":
             monkeypatch.setattr(batches, "KERNEL_RECORDS_MIN", 1 << 40)
         with open_logs(tmp_path / name) as logs:
@@ -171,7 +171,7 @@ def test_the_same_files_with_and_without_compiled_code(
                         headers={"h": b"x"} if number % 100 == 0 else {},
                         timestamp=NOW_MS - number % 5,
                     )
-        assert (Kernel.module is None) is (name == "readable")
+        assert (LoadedEncoder.module is None) is (name == "readable")
         monkeypatch.undo()
     for partition in range(3):
         file = f"orders-{partition}/00000000000000000000.log"

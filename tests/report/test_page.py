@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stratalog.bulk.report import collect
+from stratalog.bulk.report_data import collect
 from stratalog.config import BrokerConfig
 from stratalog.format.names import TopicPartition
 from stratalog.partitions.settings import SettingsFinder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stratalog.bulk.report import ReportFacts
+    from stratalog.bulk.report_data import ReportFacts
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 

@@ -69,7 +69,7 @@ def test_a_round_cleans_and_is_checkpointed(tmp_path: Path, cleaner: Cleaner) ->
         assert (state.status, state.passes, state.error) == (CleaningStatus.IDLE, 1, None)
         assert state.last_pass_ms is not None
     with open_logs(tmp_path) as logs:
-        assert logs.cleaning.selection(logs.partition("orders", 0)).first_dirty_offset == active
+        assert logs.cleaning.plan(logs.partition("orders", 0)).first_dirty_offset == active
 
 
 def test_the_dirtiest_log_comes_first(tmp_path: Path, cleaner: Cleaner) -> None:
@@ -103,7 +103,7 @@ def test_one_partition_on_demand(tmp_path: Path, cleaner: Cleaner) -> None:
         report = logs.cleaning.clean(ORDERS, cleaner, is_forced=True, on_progress=done.append)
         assert report is not None
         assert report.error is None
-        assert sum(done) == 2 * report.selection.total_bytes  # to map the keys, to rewrite
+        assert sum(done) == 2 * report.plan.total_bytes  # to map the keys, to rewrite
         assert logs.cleaning.clean(ORDERS, cleaner, is_forced=True) is None
 
 
@@ -198,13 +198,13 @@ class SlowCleaner(Cleaner):
         self.may_end = threading.Event()
 
     def clean(
-        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
+        self, log: PartitionLog, plan: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         def on_progress(_bytes: int) -> None:
             self.has_begun.set()
             self.may_end.wait(30)
 
-        return super().clean(log, selection, control._replace(on_progress=on_progress))
+        return super().clean(log, plan, control._replace(on_progress=on_progress))
 
 
 def in_background(logs: LogDir, slow: SlowCleaner) -> tuple[threading.Thread, list[Any]]:

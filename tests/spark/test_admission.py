@@ -6,10 +6,11 @@ from stratalog.errors import DataLossError
 from stratalog.format.names import TopicPartition
 from stratalog.spark.stream import (
     LogEnds,
-    check_still_there,
     is_delayed,
+    report_lost_offsets,
     share_limit,
     with_new_partitions,
+    without_lost,
 )
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -53,6 +54,12 @@ def test_new_partitions_begin_at_the_beginning() -> None:
     assert with_new_partitions({A: 5}, logs, fails_on_data_loss=False) == {A: 5, B: 2}
 
 
+def test_what_is_lost_is_passed_over() -> None:
+    logs = {A: LogEnds(6, 9), B: LogEnds(0, 4)}
+    assert without_lost({A: 5, B: 5, C: 1}, logs) == {A: 6, B: 4}
+    assert without_lost({A: 7, B: 4}, logs) == {A: 7, B: 4}
+
+
 @pytest.mark.parametrize(
     ("log", "message"),
     [
@@ -64,5 +71,5 @@ def test_new_partitions_begin_at_the_beginning() -> None:
 def test_what_is_lost_is_told(log: LogEnds | None, message: str) -> None:
     logs = {} if log is None else {A: log}
     with pytest.raises(DataLossError, match=message):
-        check_still_there({A: 5}, logs, fails_on_data_loss=True)
-    check_still_there({A: 5}, logs, fails_on_data_loss=False)
+        report_lost_offsets({A: 5}, logs, fails_on_data_loss=True)
+    report_lost_offsets({A: 5}, logs, fails_on_data_loss=False)

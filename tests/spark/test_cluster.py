@@ -174,7 +174,7 @@ def check_messages(log: list[str], logs: Path) -> None:
     ours = [(kind, text) for kind, text in ours if f"scan of {logs}:" in text or "WARN" in kind]
     kinds = [kind for kind, _ in ours]
     ignored = "WARNING stratalog.spark.options"
-    in_rows, in_columns = "INFO stratalog.spark.reader", "INFO stratalog.spark.columnar"
+    in_rows, in_columns = "INFO stratalog.spark.reader", "INFO stratalog.spark.accelerator_planner"
     assert kinds == [ignored, in_rows, ignored, in_columns, in_columns]
     warning, first, again, third, second = (text for _, text in ours)
     assert warning.endswith(": groupIdPrefix, kafka.bootstrap.servers")

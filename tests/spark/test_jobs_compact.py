@@ -17,7 +17,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
+from stratalog.maintenance.interrupted_changes import CLEANING_DIRECTORY
 from stratalog.service.cleaners import CleaningStatus
 from stratalog.spark.jobs import compact
 from stratalog.storage.disk import Disk

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog import open_dirs
 from stratalog.bulk.ingest import ingest as ingest_on_threads
-from stratalog.bulk.input_files import FileSource, Missing, RecordColumns
+from stratalog.bulk.input_files import FileSource, MissingFields, RecordColumns
 from stratalog.errors import JobError, StratalogError
 from stratalog.spark.jobs import ingest, ingest_files
 from tests.bulk.options import writing
@@ -44,7 +44,7 @@ def test_files_are_read_by_executors_as_by_threads(spark: SparkSession, tmp_path
             if name == "spark"
             else ingest_on_threads(source, target)
         )
-        assert (done.records, done.missing) == (3, Missing(times=1))
+        assert (done.records, done.missing) == (3, MissingFields(times=1))
     found = [
         [(record.key, record.value) for record in everything(tmp_path / name, "t")]
         for name in ("spark", "threads")

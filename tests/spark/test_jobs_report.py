@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.bulk.report import collect
+from stratalog.bulk.report_data import collect
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.config import BrokerConfig
 from stratalog.partitions.settings import SettingsFinder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.build_accelerator import build
-from stratalog.spark.session import SOCKETS_DIR_MAX, quick_home, unix_sockets
+from stratalog.spark.session import SOCKETS_DIR_MAX, home_without_archive, unix_sockets
 from tests.golden.cases import GoldenCase
 
 PROGRAM = """
@@ -82,8 +82,8 @@ def test_what_somebody_chose_stays(
     monkeypatch.delenv("SPARK_HOME")
     for name, text in env.items():
         monkeypatch.setenv(name, text)
-    with quick_home(master, conf) as home:
+    with home_without_archive(master, conf) as home:
         assert home is None
         assert os.environ.get("SPARK_HOME") == env.get("SPARK_HOME")
-    with quick_home("local", {}) as home:
+    with home_without_archive("local", {}) as home:
         assert (home is None) == bool(env)

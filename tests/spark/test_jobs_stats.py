@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from stratalog.bulk.stats import (
     KEY_ROW,
-    Facts,
     KeyCounts,
+    RecordFacts,
     _counts_of,
     _key_rows,
     _merge_rows,
@@ -89,7 +89,7 @@ def expected_keys(records: list[Record]) -> KeyCounts:
     )
 
 
-def check(found: Facts, keys: KeyCounts, records: list[Record]) -> None:
+def check(found: RecordFacts, keys: KeyCounts, records: list[Record]) -> None:
     assert found.records == len(records)
     assert found.null_keys == sum(record.key is None for record in records)
     tombstones = [record for record in records if record.value is None and record.key is not None]
@@ -165,7 +165,7 @@ def test_what_retention_would_free() -> None:
 def test_an_empty_log(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "t-0", {0: b""})
     (found,) = stats([path], workers=ThreadWorkers(1)).partitions
-    assert found.facts == Facts()
+    assert found.facts == RecordFacts()
     assert found.dead_ratio == 0
     assert found.compaction_saves_bytes == 0
 
@@ -209,6 +209,6 @@ def test_notes_may_be_cut_and_merged_anyhow(
 
 
 def test_facts_of_nothing_add_nothing() -> None:
-    some = Facts(1, 0, 0, 5, 7, 7, ((8, 1),), ((0, 1, 5),), (("zstd", 0.5),))
-    assert _sum_of([Facts(), some, Facts()]) == some
-    assert _sum_of([]) == Facts()
+    some = RecordFacts(1, 0, 0, 5, 7, 7, ((8, 1),), ((0, 1, 5),), (("zstd", 0.5),))
+    assert _sum_of([RecordFacts(), some, RecordFacts()]) == some
+    assert _sum_of([]) == RecordFacts()

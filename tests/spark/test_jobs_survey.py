@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.bulk.tune import survey
+from stratalog.bulk.survey import survey
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.config import LogConfig
 from stratalog.spark import jobs as spark_jobs

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from stratalog.bulk.predicates import ALL, LONG_MAX, Interval, Predicate
-from stratalog.spark.filters import take_filters
+from stratalog.spark.filters import predicate_of
 
 TOPIC, PARTITION, OFFSET, TIME, VALUE = (
     (name,) for name in ("topic", "partition", "offset", "timestamp", "value")
@@ -41,12 +41,12 @@ NOON_US = 1_793_534_400_000_000
     ],
 )
 def test_offsets(each: Filter, span: Interval) -> None:
-    assert take_filters([IsNotNull(OFFSET), each]) == (Predicate(offsets=span), [])
+    assert predicate_of([IsNotNull(OFFSET), each]) == (Predicate(offsets=span), [])
 
 
 def test_times_are_compared_to_the_microsecond() -> None:
     late = NOON.replace(microsecond=1)
-    predicate, left = take_filters([GreaterThan(TIME, NOON), LessThanOrEqual(TIME, late)])
+    predicate, left = predicate_of([GreaterThan(TIME, NOON), LessThanOrEqual(TIME, late)])
     assert left == []
     assert predicate.times_us == Interval(NOON_US + 1, NOON_US + 1)
     # No record lies between two milliseconds.
@@ -55,12 +55,12 @@ def test_times_are_compared_to_the_microsecond() -> None:
 
 def test_all_filters_hold_together() -> None:
     filters = [GreaterThan(OFFSET, 5), LessThan(OFFSET, 9), GreaterThanOrEqual(OFFSET, 2)]
-    assert take_filters(filters) == (Predicate(offsets=Interval(6, 8)), [])
+    assert predicate_of(filters) == (Predicate(offsets=Interval(6, 8)), [])
 
 
 def test_a_choice_of_offsets_is_narrowed_to_its_hull_and_left_to_spark() -> None:
     each = In(OFFSET, (9, 2))
-    assert take_filters([each]) == (Predicate(offsets=Interval(2, 9)), [each])
+    assert predicate_of([each]) == (Predicate(offsets=Interval(2, 9)), [each])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_choice_of_offsets_is_narrowed_to_its_hull_and_left_to_spark() -> None
     ids=str,
 )
 def test_what_is_not_understood_is_left_to_spark(each: Filter) -> None:
-    assert take_filters([each]) == (Predicate(), [each])
+    assert predicate_of([each]) == (Predicate(), [each])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_is_not_understood_is_left_to_spark(each: Filter) -> None:
     ids=str,
 )
 def test_directories(each: Filter, admitted: str) -> None:
-    predicate, left = take_filters([each])
+    predicate, left = predicate_of([each])
     assert left == []
     assert (predicate.offsets, predicate.times_us) == (ALL, ALL)
     names = [f"{topic}{number}" for topic in "ab" for number in (0, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from stratalog.bulk.splits import Split
 from stratalog.errors import DataLossError
+from stratalog.format.directory_metadata import PartitionMetadata, encode_partition_metadata
+from stratalog.spark import stream
 from stratalog.spark.offset_json import TOPIC_IDS
 from stratalog.spark.options import stream_read_options
 from stratalog.spark.schema import full_schema
@@ -75,6 +78,12 @@ class Reading:
         return sorted(name for batch in self.batches.values() for name in batch)
 
 
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was reported as lost."""
+    lost = "Some data may have been lost: "
+    return [text.removeprefix(lost) for text in caplog.messages if text.startswith(lost)]
+
+
 def _names(**counts: int) -> list[str]:
     return sorted(
         f"t-{partition}-{offset}"
@@ -129,7 +138,8 @@ def test_a_live_directory_is_followed(spark: SparkSession, tmp_path: Path) -> No
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[..., StratalogStreamReader]:
     def make(**options: str) -> StratalogStreamReader:
-        given = {"path": str(tmp_path), "subscribe": "t", **options}
+        which = {} if "assign" in options else {"subscribe": "t"}
+        given = {"path": str(tmp_path), **which, **options}
         parsed = stream_read_options({name.replace("_", "."): text for name, text in given.items()})
         return StratalogStreamReader(parsed, full_schema(includes_headers=False))
 
@@ -226,7 +236,7 @@ def test_committed_reads_stop_at_an_open_transaction(
 
 
 def test_lost_data_is_an_error_or_passed_over(
-    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_logs(tmp_path) as logs:
         logs.create_topic("t", 1)
@@ -241,9 +251,151 @@ def test_lost_data_is_an_error_or_passed_over(
         bold = opened(failOnDataLoss="false")
         assert plain(bold.latestOffset(start, ALL)) == end
         assert _rows(bold, start, end) == [f"t-0-{offset}" for offset in range(12, 20)]
+        assert _warnings(caplog) == [
+            "t-0 starts at offset 12, but was read up to 5 only",
+            "offsets 5 to 20 of t-0 were requested, but the log has 12 to 20",
+        ]
         strict = opened()
     shutil.rmtree(tmp_path / "t-0")
     with pytest.raises(DataLossError, match="no topic 't'"):
         strict.latestOffset(start, ALL)
+    caplog.clear()
     assert plain(bold.latestOffset(start, ALL)) == {}
     assert bold.partitions(start, end) == []
+    missing, *deleted = _warnings(caplog)
+    assert "no topic 't'" in missing
+    assert deleted == ["t-0 was deleted", "t-0 was deleted"]
+
+
+def test_a_deleted_partition_leaves_the_other_assigned_ones(
+    opened: Callable[..., StratalogStreamReader],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 2)
+        _append(logs, "t", 0, 20)
+        _append(logs, "t", 1, 8)
+    assign = '{"t": [0, 1]}'
+    strict = opened(assign=assign)
+    bold = opened(assign=assign, failOnDataLoss="false")
+    shutil.rmtree(tmp_path / "t-1")
+    start = {"t": {"0": 5, "1": 3}}
+    with pytest.raises(DataLossError, match="no partition t-1"):
+        strict.latestOffset(start, ALL)
+    end = plain(bold.latestOffset(start, ALL))
+    assert end == {"t": {"0": 20}}
+    assert _rows(bold, start, end) == [f"t-0-{offset}" for offset in range(5, 20)]
+    bold.latestOffset(end, ALL)
+    missing, *deleted = _warnings(caplog)
+    assert "no partition t-1" in missing
+    assert deleted == ["t-1 was deleted"]
+
+
+@pytest.mark.parametrize("step", ["subscribed_partitions", "open_partitions"])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_partition_that_a_broker_moves_meanwhile_is_not_lost(
+    opened: Callable[..., StratalogStreamReader],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    fails: str,
+) -> None:
+    dirs = [tmp_path / "one", tmp_path / "two"]
+    with open_logs(*dirs) as logs:
+        logs.create_topic("t", 2)
+        _append(logs, "t", 0, 8)
+        _append(logs, "t", 1, 8)
+    reader = opened(path=",".join(map(str, dirs)), failOnDataLoss=fails)
+    take_step = getattr(stream, step)
+
+    def moved(*given: Any) -> Any:
+        taken = take_step(*given)
+        source, target = dirs if (dirs[0] / "t-1").exists() else reversed(dirs)
+        (source / "t-1").rename(target / "t-1")
+        return taken
+
+    monkeypatch.setattr(stream, step, moved)
+    start = {"t": {"0": 8, "1": 3}}
+    end = plain(reader.latestOffset(start, ALL))
+    assert end == {"t": {"0": 8, "1": 8}}
+    assert _rows(reader, start, end) == [f"t-1-{offset}" for offset in range(3, 8)]
+    assert plain(reader.initialOffset()) == end
+
+
+def test_a_partition_that_is_moved_after_a_batch_was_planned_is_read_where_it_is(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    with open_logs(one, two) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 8)
+    if (two / "t-0").exists():
+        one, two = two, one
+    reader = opened(path=f"{one},{two}")
+    (planned,) = reader.partitions({"t": {"0": 3}}, {"t": {"0": 8}})
+    (one / "t-0").rename(two / "t-0")
+    offsets = [offset.as_py() for batch in reader.read(planned) for offset in batch["offset"]]
+    assert offsets == [3, 4, 5, 6, 7]
+    metadata = two / "t-0" / "partition.metadata"
+    metadata.write_bytes(encode_partition_metadata(PartitionMetadata(uuid.uuid4())))
+    with pytest.raises(DataLossError, match="created again"):
+        list(reader.read(planned))
+
+
+def test_lost_data_does_not_count_towards_a_limit(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 20)
+        logs.delete_records("t", 0, 12)
+        logs.checkpoint()
+    reader = opened(failOnDataLoss="false", maxOffsetsPerTrigger="5")
+    start = {"t": {"0": 2}}
+    end = plain(reader.latestOffset(start, ReadMaxRows(5)))
+    assert end == {"t": {"0": 17}}
+    assert _rows(reader, start, end) == [f"t-0-{offset}" for offset in range(12, 17)]
+    assert len(_warnings(caplog)) == 2
+    assert plain(reader.latestOffset(end, ReadMaxRows(5))) == {"t": {"0": 20}}
+    assert len(_warnings(caplog)) == 2
+
+
+def test_a_loss_is_reported_once_while_a_minimum_holds_batches_back(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 3)
+        for number in range(3):
+            _append(logs, "t", number, 20)
+        logs.delete_records("t", 0, 12)
+        logs.checkpoint()
+    shutil.rmtree(tmp_path / "t-2")
+    reader = opened(failOnDataLoss="false", minOffsetsPerTrigger="100", maxTriggerDelay="1h")
+    reader.latestOffset({}, ReadMinRows(100))  # the first batch does not wait
+    caplog.clear()
+    start = {"t": {"0": 5, "1": 30, "2": 20}}
+    end = reader.latestOffset(start, ReadMinRows(100))
+    assert plain(end) == {"t": {"0": 12, "1": 20}}
+    assert _rows(reader, start, end) == []
+    reported = _warnings(caplog)
+    assert [text.split(",")[0] for text in reported[:3]] == [
+        "t-0 starts at offset 12",
+        "t-1 ends at offset 20",
+        "t-2 was deleted",
+    ]
+    assert reader.latestOffset(end, ReadMinRows(100)) == end
+    assert _warnings(caplog) == reported
+
+
+def test_a_new_partition_without_its_start_is_lost_data(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 2)
+        _append(logs, "t", 1, 8)
+        logs.delete_records("t", 1, 3)
+        logs.checkpoint()
+        found = plain(opened(failOnDataLoss="false").latestOffset({"t": {"0": 0}}, ALL))
+    assert found == {"t": {"0": 0, "1": 8}}
+    assert _warnings(caplog) == ["t-1 is new and starts at offset 3, not 0"]

@@ -152,7 +152,7 @@ def test_settings_of_the_session_are_taken_over(tmp_path: Path) -> None:
         "spark.ui.enabled=false",
         "pyspark-shell",
     ]
-    assert session_storage._of_arguments(command) == {
+    assert session_storage._from_arguments(command) == {
         "spark.hadoop.fs.s3a.access.key": "AKIA=1",
         "spark.hadoop.fs.s3a.endpoint": "http://one:9000",
     }

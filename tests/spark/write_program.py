@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from stratalog.spark.session import quick_home
+from stratalog.spark.session import home_without_archive
 from tests.spark.ingest_program import ingest
 from tests.spark.killing import KillingSource
 
@@ -40,7 +40,7 @@ def session(master: str) -> SparkSession:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    with quick_home(master, {}):
+    with home_without_archive(master, {}):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
-from stratalog.format.batch import BatchHeader, next_entry
+from stratalog.format.batch import BatchHeader, BatchSpan, next_entry
 from stratalog.format.log_entry import header_of
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.storage.disk import Disk
-from stratalog.storage.segment import BatchSpan, Segment
+from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -334,10 +334,10 @@ def test_junk_is_opened_and_told(tmp_path: Path, junk: bytes) -> None:
 
 def test_flushing_syncs_what_was_written_through_memory(tmp_path: Path) -> None:
     synced: list[bytes] = []
-    calls = SystemCalls(fsync=lambda fd: synced.append((tmp_path / "index").read_bytes()))
-    index = open_offsets(tmp_path, 16, Disk(calls))
+    disk = Disk(SystemCalls(fsync=lambda fd: synced.append((tmp_path / "index").read_bytes())))
+    index = open_offsets(tmp_path, 16, disk)
     index.append(55, 4200)
-    index.flush()
+    disk.fsync(index.path)
     assert synced == [OFFSET_ENTRY + bytes(8)]
 
 

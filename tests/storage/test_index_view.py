@@ -56,7 +56,7 @@ def targets_of(entries: list[tuple[int, int]]) -> list[int]:
 def test_lookups(of: IndexFormat, count: int, zeros: int, tmp_path: Path) -> None:
     """Short files, files of which the end is copied first, and preallocated ones."""
     entries = entries_of(of, count)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     path.write_bytes(packed(of, entries) + bytes(zeros))
     for targets in (targets_of(entries), targets_of(entries)[::-1]):
         view = IndexView.load(of, path, BASE)
@@ -73,7 +73,7 @@ def test_lookups(of: IndexFormat, count: int, zeros: int, tmp_path: Path) -> Non
 def test_many_lookups(of: IndexFormat, tmp_path: Path) -> None:
     """After a thousand of them the entries are kept in another form."""
     entries = entries_of(of, 3000)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     path.write_bytes(packed(of, entries))
     view = IndexView.load(of, path, BASE)
     targets = targets_of(entries)
@@ -85,7 +85,7 @@ def test_many_lookups(of: IndexFormat, tmp_path: Path) -> None:
 @FORMATS
 def test_partial_entry_at_the_end(of: IndexFormat, tmp_path: Path) -> None:
     entries = entries_of(of, 10)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     path.write_bytes(packed(of, entries) + b"\x01\x02\x03")
     assert IndexView.load(of, path, BASE).entries == 10
 
@@ -97,7 +97,7 @@ def test_file_that_shrinks_after_its_end_was_copied(
 ) -> None:
     """A broker trims. What is left may be anything, but nothing breaks."""
     entries = entries_of(of, 30_000)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     path.write_bytes(packed(of, entries))
     view = IndexView.load(of, path, BASE)
     os.truncate(path, left_bytes)
@@ -110,7 +110,7 @@ def test_file_that_shrinks_after_its_end_was_copied(
 @FORMATS
 def test_file_that_goes_after_its_end_was_copied(of: IndexFormat, tmp_path: Path) -> None:
     entries = entries_of(of, 30_000)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     path.write_bytes(packed(of, entries))
     view = IndexView.load(of, path, BASE)
     path.unlink()
@@ -127,7 +127,7 @@ def test_file_that_goes_after_its_end_was_copied(of: IndexFormat, tmp_path: Path
 def test_junk(of: IndexFormat, seed: int, tmp_path: Path) -> None:
     """An answer, always; whether it is true is for the segment to find out."""
     rng = random.Random(seed)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     for size in (0, 1, 7, 8, 12, 100, 5000, 200_000):
         path.write_bytes(rng.randbytes(size))
         view = IndexView.load(of, path, BASE)
@@ -141,7 +141,7 @@ def test_junk(of: IndexFormat, seed: int, tmp_path: Path) -> None:
 @FORMATS
 def test_newer_entries_told_from_the_log(of: IndexFormat, tmp_path: Path) -> None:
     entries = entries_of(of, 12_000)
-    path = tmp_path / f"index{of.extension}"
+    path = tmp_path / f"index{of.file_kind.value}"
     path.write_bytes(packed(of, entries[:11_990]) + bytes(40_000))
     view = IndexView.load(of, path, BASE).extended(packed(of, entries[11_990:]))
     assert view.entries == 12_000

@@ -14,6 +14,7 @@ from stratalog.storage.remote_path import RemotePath, location
 from stratalog.storage.store_options import (
     ENVIRONMENT,
     StoreKey,
+    attempts_of,
     azure_arguments,
     gcs_arguments,
     is_storage_option,
@@ -85,9 +86,53 @@ def test_settings_of_hadoop_with_overrides_for_a_bucket(monkeypatch: pytest.Monk
     assert s3_arguments({}, "b")["endpoint_override"] == "other"
 
 
+def test_a_scheme_without_a_file_system_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"^nosuch: neither pyarrow nor fsspec has a file system"):
+        list_directory(location("nosuch://bucket/logs", {}))
+
+
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 's3\.endpoint'"):
         s3_arguments({"s3.endpint": "x"}, "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("connection.ssl.enabled", "ture", "not true or false: 'ture'"),
+        ("path.style.access", "maybe", "not true or false: 'maybe'"),
+        ("anonymous", "on", "not true or false: 'on'"),
+        ("connection.timeout", "soon", "not a time"),
+    ],
+)
+def test_a_wrong_value_is_an_error(name: str, value: str, reason: str) -> None:
+    for prefix in ("s3.", "fs.s3a."):
+        options = {"s3.endpoint": "https://e", prefix + name: value}
+        with pytest.raises(ConfigError, match=f"s3.{name}: {reason}"):
+            s3_arguments(options, "b")
+
+
+def test_attempts() -> None:
+    assert attempts_of({"fs.s3a.attempts.maximum": "7"}, "b", 3) == 7
+    assert attempts_of({}, "b", 3) == 3
+    with pytest.raises(ConfigError, match=r"s3\.attempts\.maximum: not a number of attempts"):
+        attempts_of({"s3.attempts.maximum": "many"}, "b", 3)
+
+
+def test_flags() -> None:
+    at = {"s3.endpoint": "https://e"}
+    for text in ("true", " True ", "1", "yes", ""):
+        assert s3_arguments({**at, "s3.connection.ssl.enabled": text}, "b")["scheme"] == "https"
+        assert "force_virtual_addressing" not in s3_arguments(
+            {**at, "s3.path.style.access": text}, "b"
+        )
+    for text in ("false", "FALSE", "0", "no"):
+        assert s3_arguments({**at, "s3.connection.ssl.enabled": text}, "b")["scheme"] == "http"
+        assert s3_arguments({**at, "s3.path.style.access": text}, "b")["force_virtual_addressing"]
+        assert "anonymous" not in s3_arguments({**at, "s3.anonymous": text}, "b")
+    with pytest.raises(ConfigError, match=r"gs\.anonymous: not true or false: 'perhaps'"):
+        gcs_arguments({"gs.anonymous": "perhaps"})
+    assert not gcs_arguments({"gs.anonymous": ""})["anonymous"]  # as if it were not given
 
 
 def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.config import LogConfig
+from stratalog.format.batch import BatchSpan
 from stratalog.storage.disk import Disk
-from stratalog.storage.roll import ActiveSegment, Incoming, RollLimits, RollReason, roll_reason
-from stratalog.storage.segment import BatchSpan, Segment
+from stratalog.storage.roll import (
+    ActiveSegment,
+    IncomingAppend,
+    RollLimits,
+    RollReason,
+    roll_reason,
+)
+from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +29,7 @@ SEGMENT = ActiveSegment(
     is_offset_index_full=False,
     is_time_index_full=False,
 )
-INCOMING = Incoming(size_bytes=100, last_offset=1099, max_timestamp=6_000, now_ms=71_000)
+INCOMING = IncomingAppend(size_bytes=100, last_offset=1099, max_timestamp=6_000, now_ms=71_000)
 LIMITS = RollLimits(segment_bytes=1000, segment_ms=1_000)
 
 
@@ -88,7 +95,7 @@ def test_the_writer_decides_as_the_rule_does(
     for number in range(batches):
         span = BatchSpan(0, 100, 1000 + number, 1000 + number, timestamp + number)
         segment.append(bytes(100), [span])
-    incoming = Incoming(
+    incoming = IncomingAppend(
         size_bytes=500 - 100 * batches + data.draw(near, label="size"),
         last_offset=data.draw(st.sampled_from([1100, 1000 + (1 << 31)]), label="offset")
         + data.draw(near, label="and"),

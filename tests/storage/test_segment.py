@@ -8,10 +8,10 @@ import pytest
 from stratalog.config import LogConfig
 from stratalog.errors import CorruptBatchError, OffsetOverflowError
 from stratalog.format import offset_index
+from stratalog.format.batch import BatchSpan
 from stratalog.format.names import FileState
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.storage.disk import Disk, SystemCalls
-from stratalog.storage.segment import BatchSpan
 from tests.open_files import open_files
 from tests.storage.segments import (
     BATCH_BYTES,

@@ -6,14 +6,14 @@ import pyarrow as pa
 
 from stratalog.format import batch_table
 from stratalog.format.kernels import decompress, index_entries
-from stratalog.log import column_reading
+from stratalog.log import column_reader
 from stratalog.maintenance.cleaning import cleaner
 from tests.torture import run  # and with it what it starts
 
 __all__ = [
     "batch_table",
     "cleaner",
-    "column_reading",
+    "column_reader",
     "decompress",
     "index_entries",
     "run",

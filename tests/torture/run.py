@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.errors import LogDirLockedError, MissingLogDirsError
+from tests.memory import peak_bytes
 from tests.torture.checker import Checker, is_closed, snapshot
 from tests.torture.faults import (
     BAD_FSYNC,
@@ -315,7 +315,7 @@ class Run:
         if not is_last and passed - self._said < 5:
             return
         self._said = passed
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        peak_mb = peak_bytes() >> 20
         rate = self._model.acknowledged / passed
         self.say(
             f"{passed:6.0f} s  {self.number} rounds  {self._kills} kills  "

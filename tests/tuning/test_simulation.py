@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pytest
 
-from stratalog.bulk.tune import SurveyTask, survey_partition
+from stratalog.bulk.survey import SurveyTask, survey_partition
 from stratalog.config import LogConfig
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.index_entries import after_batch
@@ -26,7 +26,7 @@ from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.storage.disk import Disk
 from stratalog.storage.roll import RollReason
-from stratalog.tuning.simulation import LogFrame, Replay, sum_of
+from stratalog.tuning.simulation import LogSummary, Replay, sum_of_logs
 from tests.effort import scaled
 from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.writing import config_of, is_cleaned, partition_of
@@ -157,7 +157,7 @@ def test_a_replay_predicts_what_writing_gives(seed: int, tmp_path: Path) -> None
     for number, simulated in enumerate(simulate(source, *configs)):
         written = write(tmp_path / f"t-{number}", batches, simulated.config)
         assert shape_of(simulated) == written, CONFIGS[number]
-        rolls = sum_of([simulated]).rolls
+        rolls = sum_of_logs([simulated]).rolls
         assert rolls.total() == len(written) - 1
         reasons |= set(rolls)
         check_plans(tmp_path / f"t-{number}", simulated)
@@ -189,13 +189,13 @@ def test_offsets_that_do_not_fit_a_segment_roll_it(tmp_path: Path) -> None:
             log.append_as_follower(each)
     (simulated,) = simulate(source, LogConfig())
     assert shape_of(simulated) == on_disk(source)
-    assert sum_of([simulated]).rolls == {RollReason.OFFSET_OVERFLOW: 1}
+    assert sum_of_logs([simulated]).rolls == {RollReason.OFFSET_OVERFLOW: 1}
 
 
 def test_batches_may_come_in_any_chunks() -> None:
     rows = scan_batches(b"".join(many_batches())).rows
     config = LogConfig.parse({"segment.bytes": "30000", "index.interval.bytes": "700"})
-    frame = LogFrame(TopicPartition("t", 0), Path("t-0"), 0, 1 << 40, None, NOW_MS)
+    frame = LogSummary(TopicPartition("t", 0), Path("t-0"), 0, 1 << 40, None, NOW_MS)
     whole, pieces = Replay(config, 0), Replay(config, 0)
     whole.add(rows)
     for part in np.array_split(rows, 37):
@@ -256,7 +256,7 @@ def test_retention_is_replayed_in_record_time(tmp_path: Path) -> None:
     size = len(batches[0])
     assert simulated.disk[-1].time_ms == START_MS + 29 * day
     assert (
-        sum_of([simulated]).peak_bytes == 8 * size
+        sum_of_logs([simulated]).peak_bytes == 8 * size
     )  # ages 0 to 7 days: an age must exceed the limit
     assert simulated.disk[-1].size_bytes == 8 * size
     # At NOW_MS, a day after the last batch, those of the last seven days are left.
@@ -298,7 +298,7 @@ def test_corrupt_bytes_are_skipped_and_counted(tmp_path: Path) -> None:
     found = survey_partition(SurveyTask(tmp_path / "t-0", 0, (LogConfig(),), NOW_MS))
     assert found.facts.corrupt_bytes == 99 + 30
     assert found.facts.batches == 39
-    assert sum_of(found.simulated).size_bytes == len(kept[0]) + len(kept[1])
+    assert sum_of_logs(found.simulated).size_bytes == len(kept[0]) + len(kept[1])
 
 
 @for_each("value", [0, 1, 127, 128, 129, 1000, 4096, 65_535, 10**9, 10**15])

@@ -1,4 +1,4 @@
-"""Orders from a log into a table, a view of it, and the large ones back into the log."""
+"""Read orders from a log into a table, aggregate them, and write the large ones to the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DATA = spark.conf.get("shop.data")
 
 @dp.table
 def orders() -> DataFrame:
-    """A streaming table: every run adds what has come into the topic since the last."""
+    """A streaming table: every run adds the records that are new in the topic."""
     records = (
         spark.readStream.format("stratalog")
         .option("subscribe", "orders")
@@ -41,6 +41,6 @@ dp.create_sink(
 
 @dp.append_flow(target="large_orders")
 def large() -> DataFrame:
-    """Back into the log, each order once."""
+    """Write large orders to the log, each of them once."""
     rows = spark.readStream.table("orders").where("cents >= 900")
     return rows.select(F.col("number").alias("key"), F.to_json(F.struct("*")).alias("value"))

@@ -1,6 +1,6 @@
 """What a client may do: the interface `Authorizer`, and the default one, which allows everything.
 
-`security/acls.py` has the one that goes by ACLs.
+`security/acls.py` has the one that enforces ACLs.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from stratalog.broker.acceptor import Connections, ListeningSocket
 from stratalog.broker.configs import ConfigHandlers
 from stratalog.broker.context import BrokerContext
 from stratalog.broker.fetch import FetchHandlers
 from stratalog.broker.group_handlers import GroupHandlers
-from stratalog.broker.listening import Connections, ListeningSocket
 from stratalog.broker.logs import ReadOnlyLogs, WritableLogs
 from stratalog.broker.metadata import ClusterHandlers
 from stratalog.broker.monitoring import BrokerPages, PageServer
@@ -46,7 +46,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import BrokerStartError, InvalidArgumentError, StratalogError
 from stratalog.format.uuids import id_text
 from stratalog.log_dir import LogDir
-from stratalog.storage.closing import Closing
+from stratalog.storage.closeable import Closeable
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _FOLLOW_MS: Final = 200
 """How often a read-only broker looks for new records."""
 
 
-class Broker(Closing):
+class Broker(Closeable):
     """One node that serves log directories to Kafka clients. Use it as a context manager, also with
     `async with`, or call `start` and `close`."""
 
@@ -250,8 +250,8 @@ class Broker(Closing):
 
         def look_again() -> None:
             self._reactor.call_later(_FOLLOW_MS, look_again)
-            for at in logs.follow():
-                self._context.changes.notify(*at)
+            for tp in logs.follow():
+                self._context.changes.notify(*tp)
 
         self._reactor.call_later(_FOLLOW_MS, look_again)
 

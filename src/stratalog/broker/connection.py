@@ -12,6 +12,7 @@ import os
 import socket
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from stratalog.broker.reactor import GONE, READABLE, WRITABLE
@@ -35,22 +36,20 @@ _BUFFERS_MAX: Final = 64
 """Buffers in one system call; the system's limit is 1024."""
 
 
+@dataclass(eq=False, slots=True)
 class FileSlice:
     """A part of a file that is sent as it is. `file` stays open as long as the slice lives."""
 
-    __slots__ = ("_count", "_file", "_position")
-
-    def __init__(self, file: OpenFile, position: int, count: int) -> None:
-        self._file = file
-        self._position = position
-        self._count = count
+    file: OpenFile
+    position: int
+    count: int
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def send_to(self, fd: int) -> int:
         """Send without a copy; returns how many bytes."""
-        sent = os.sendfile(fd, self._file.fileno(), self._position, self._count)
+        sent = os.sendfile(fd, self.file.fileno(), self.position, self.count)
         if sent == 0:
             raise OSError("the file was truncated while it was sent")
         self.skip(sent)
@@ -59,15 +58,15 @@ class FileSlice:
     def read(self, bytes_max: int) -> bytes:
         """The next bytes, for a connection that must encrypt them. `skip` them once they are
         sent."""
-        data = os.pread(self._file.fileno(), min(self._count, bytes_max), self._position)
+        data = os.pread(self.file.fileno(), min(self.count, bytes_max), self.position)
         if not data:
             raise OSError("the file was truncated while it was sent")
         return data
 
     def skip(self, count: int) -> None:
         """So many bytes are sent."""
-        self._position += count
-        self._count -= count
+        self.position += count
+        self.count -= count
 
 
 class OpenFile(Protocol):
@@ -279,10 +278,8 @@ class Connection:
 
     def _resume(self) -> None:
         """Handle requests that arrived while a response was waited for."""
-        if not self._is_closed:
-            self._on_resumed()
-
-    def _on_resumed(self) -> None:
+        if self._is_closed:
+            return
         try:
             self._handle_frames()
         except (CloseConnection, FrameError) as error:

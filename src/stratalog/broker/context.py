@@ -37,16 +37,16 @@ class LogChanges:
         self._waiting: defaultdict[TopicPartition, dict[object, Callable[[], None]]]
         self._waiting = defaultdict(dict)
 
-    def wait(self, at: TopicPartition, key: object, call: Callable[[], None]) -> None:
+    def wait(self, tp: TopicPartition, key: object, call: Callable[[], None]) -> None:
         """Call whenever the partition has changed, until `forget` with the same key."""
-        self._waiting[at][key] = call
+        self._waiting[tp][key] = call
 
-    def forget(self, at: TopicPartition, key: object) -> None:
-        waiting = self._waiting.get(at)
+    def forget(self, tp: TopicPartition, key: object) -> None:
+        waiting = self._waiting.get(tp)
         if waiting is not None:
             waiting.pop(key, None)
             if not waiting:
-                del self._waiting[at]
+                del self._waiting[tp]
 
     def notify(self, topic: str, partition: int) -> None:
         """The partition has changed. Call it in the reactor's thread, after every append."""

@@ -63,7 +63,7 @@ class FetchHandlers(HandlerGroup):
     """The handler of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self.context = context
+        self._context = context
         self.sessions = FetchSessions()
 
     @handles(ApiKey.FETCH)
@@ -81,7 +81,7 @@ class FetchHandlers(HandlerGroup):
         session_id, epoch = NO_SESSION, FINAL_EPOCH
         if version >= _SESSIONS_SINCE:
             session_id, epoch = body["sessionId"], body["sessionEpoch"]
-        now_ms = self.context.reactor.now_ms()
+        now_ms = self._context.reactor.now_ms()
         if epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             if session_id != NO_SESSION:
                 self.sessions.close(session_id)
@@ -90,10 +90,10 @@ class FetchHandlers(HandlerGroup):
                 session = self.sessions.opened(len(wanted), uses_ids=uses_ids, now_ms=now_ms)
                 if session is not None:
                     session.update(wanted, ())
-            return _Fetch(self.context, request, wanted, session)
+            return _Fetch(self._context, request, wanted, session)
         session = self.sessions.continued(body, uses_ids=uses_ids, now_ms=now_ms)
         session.update(wanted, _forgotten(body, uses_ids=uses_ids))
-        return _Fetch(self.context, request, None, session)
+        return _Fetch(self._context, request, None, session)
 
 
 def _wanted(body: Body, *, uses_ids: bool) -> Iterator[FetchedPartition]:
@@ -151,10 +151,10 @@ class _Fetch:
         for partition in self._partitions:
             name = self._topic_of(partition.key)
             if name is not None:
-                at = TopicPartition(name, partition.key.partition)
-                self._context.changes.wait(at, self, self._on_change)
-                self._watched.append(at)
-        self._timer = self._context.reactor.call_later(wait_ms, self._on_time_over)
+                tp = TopicPartition(name, partition.key.partition)
+                self._context.changes.wait(tp, self, self._on_change)
+                self._watched.append(tp)
+        self._timer = self._context.reactor.call_later(wait_ms, self._on_timeout)
         return self._deferred
 
     # -- waiting
@@ -165,7 +165,7 @@ class _Fetch:
         if is_enough:
             self._finish(results)
 
-    def _on_time_over(self) -> None:
+    def _on_timeout(self) -> None:
         self._finish(self._read()[0])
 
     def _finish(self, results: list[tuple[FetchedPartition, Body]]) -> None:
@@ -176,8 +176,8 @@ class _Fetch:
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for at in self._watched:
-            self._context.changes.forget(at, self)
+        for tp in self._watched:
+            self._context.changes.forget(tp, self)
         self._watched = []
 
     # -- reading
@@ -275,7 +275,9 @@ class _Fetch:
         session = self._session
         topics: dict[str, list[Body]] = {}
         for partition, response in results:
-            if self._is_included(partition, response):
+            is_named = not self._is_incremental or _is_news(partition, response)
+            self._note_sent(partition, response)
+            if is_named:
                 topics.setdefault(partition.key.topic, []).append(response)
         name_field = "topicId" if self._request.version >= _BY_ID_SINCE else "topic"
         return {
@@ -285,22 +287,27 @@ class _Fetch:
             ],
         }
 
-    def _is_included(self, partition: FetchedPartition, response: Body) -> bool:
-        """Whether the response names the partition: an incremental one has changes only."""
-        now = (
-            response["highWatermark"],
-            response.get("lastStableOffset", -1),
-            response.get("logStartOffset", -1),
-        )
-        has_records = len(response["records"]) > 0
-        is_news = bool(response.get("errorCode")) or has_records or "divergingEpoch" in response
-        is_news = is_news or now != partition.last_sent
-        partition.last_sent = None if response.get("errorCode") else now
-        if self._session is not None and has_records:
+    def _note_sent(self, partition: FetchedPartition, response: Body) -> None:
+        """For the next request of the session."""
+        partition.last_sent = None if response.get("errorCode") else _offsets_of(response)
+        if self._session is not None and response["records"]:
             known = self._session.partitions
             if partition.key in known:
                 known.move_to_end(partition.key)  # the others are served first next time
-        return is_news or not self._is_incremental
+
+
+def _is_news(partition: FetchedPartition, response: Body) -> bool:
+    """Whether an incremental response names the partition."""
+    has_more = response.get("errorCode") or response["records"] or "divergingEpoch" in response
+    return bool(has_more) or _offsets_of(response) != partition.last_sent
+
+
+def _offsets_of(response: Body) -> tuple[int, int, int]:
+    return (
+        response["highWatermark"],
+        response.get("lastStableOffset", -1),
+        response.get("logStartOffset", -1),
+    )
 
 
 def _failed(partition: FetchedPartition, code: int) -> Body:

@@ -7,7 +7,6 @@ topics of offsets are named by their ids.
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.broker.authorization import Operation, Resource
@@ -23,10 +22,11 @@ from stratalog.broker.groups.environment import (
 from stratalog.broker.groups.group_log import OffsetsTopic
 from stratalog.broker.logs import id_of
 from stratalog.broker.regular_expressions import full_matches
-from stratalog.broker.requests import Deferred, HandlerGroup, handles
+from stratalog.broker.requests import Deferred, HandlerGroup, coordinator_code, handles
 from stratalog.broker.transactions import join_transaction
 from stratalog.errors import RequestError, StratalogError
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from stratalog.format.times import current_time_ms
 from stratalog.log.partition_log import PartitionLog
 from stratalog.producing.transaction_log import ProducerIdentity
 from stratalog.wire.apis import ApiKey
@@ -52,6 +52,7 @@ _ERRORS_OF_FETCH_SINCE: Final = 2
 _PRODUCE_VERSIONS: Final = {4: 11, 5: 12}
 """What a version of TxnOffsetCommit knows of transactions, as a version of Produce."""
 _PRODUCE_WITHOUT_ABORTABLE: Final = 10
+_RETRY_MS: Final = 5_000
 _GROUP_KEY: Final = 0
 _TRANSACTION_KEY: Final = 1
 _SHARE_KEY: Final = 2
@@ -69,12 +70,17 @@ class ReactorTimers:
         self._timers: dict[Hashable, Timer] = {}
 
     def schedule(self, key: Hashable, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run the action after `delay_ms`, instead of an earlier one with the same key."""
+        """Run the action after `delay_ms`, instead of an earlier one with the same key. If it
+        raises RequestError, because its records could not be stored, it runs again later."""
         self.cancel(key)
 
         def run() -> None:
             self._timers.pop(key, None)
-            action()
+            try:
+                action()
+            except RequestError:  # the log of the groups has said why
+                if key not in self._timers:
+                    self.schedule(key, _RETRY_MS, action)
 
         self._timers[key] = self._reactor.call_later(delay_ms, run)
 
@@ -115,16 +121,18 @@ class GroupHandlers(HandlerGroup):
     def __init__(self, context: BrokerContext, environment: Environment | None = None) -> None:
         self._context = context
         self.offsets_topic = OffsetsTopic(
-            context.logs, self._create_offsets_topic, _now_ms, context.changes.notify
+            context.logs, self._create_offsets_topic, current_time_ms, context.changes.notify
         )
         self._env = environment or Environment(
             GroupSettings.of(context.config),
-            _now_ms,
+            current_time_ms,
             ReactorTimers(context.reactor),
             self.offsets_topic,
             LogTopics(context.logs),
         )
         self.coordinator = GroupCoordinator(self._env)
+        self._why_no_topic = ""
+        """Why the topic of the groups could not be created, as last logged."""
 
     def start(self) -> None:
         """Take over the groups that are in the log. Before the first request."""
@@ -155,14 +163,14 @@ class GroupHandlers(HandlerGroup):
             },
         )
 
-    def on_marker(self, at: TopicPartition, identity: ProducerIdentity, commit: bool) -> None:
+    def on_marker(self, tp: TopicPartition, identity: ProducerIdentity, commit: bool) -> None:
         """A marker was written: offsets of the transaction count now, or never."""
-        if at.topic == CONSUMER_OFFSETS_TOPIC:
+        if tp.topic == CONSUMER_OFFSETS_TOPIC:
             partition_for = self.offsets_topic.partition_for
             self.coordinator.end_transaction(
                 identity.producer_id,
                 commit=commit,
-                is_ended=lambda group_id: partition_for(group_id) == at.partition,
+                is_ended=lambda group_id: partition_for(group_id) == tp.partition,
             )
 
     # -- authorization
@@ -234,7 +242,9 @@ class GroupHandlers(HandlerGroup):
         try:
             self.offsets_topic.partition_for(group_id)
         except StratalogError as error:
-            _log.warning("%s cannot be created: %s", CONSUMER_OFFSETS_TOPIC, error)
+            if str(error) != self._why_no_topic:  # every client asks again and again
+                _log.warning("%s cannot be created: %s", CONSUMER_OFFSETS_TOPIC, error)
+            self._why_no_topic = str(error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
@@ -400,7 +410,7 @@ class GroupHandlers(HandlerGroup):
             asked = _group_request(request, {**request.body, "topics": accepted})
             committed = iter(commit(asked)["topics"])
         except StratalogError as error:
-            reason = getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR)
+            reason = coordinator_code(error, request.api.title)
             committed = iter([_with_code(topic, reason) for topic in accepted])
         responses = [
             next(committed) if code is ErrorCode.NONE else _with_code(topic, code)
@@ -522,7 +532,3 @@ def _with_fetch_code(topic: Body, code: int) -> Body:
         "topicId": topic.get("topicId"),
         "partitions": partitions,
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """The format of the broker's log output: lines of text or JSON.
 
-    2026-11-17T14:03:05.123Z WARNING listening closing the connection from 10.0.0.7: ...
+    2026-11-17T14:03:05.123Z WARNING acceptor closing the connection from 10.0.0.7: ...
     {"timestamp": "2026-11-17T14:03:05.123Z", "level": "WARNING", "logger": "stratalog.broker...",
      "message": "closing the connection from 10.0.0.7: ...", "client": "10.0.0.7", "reason": "..."}
 

@@ -18,7 +18,7 @@ from stratalog.log.epochs import read_latest_epoch
 from stratalog.partitions.view import LogDirsView
 from stratalog.storage.disk import storage_errors
 from stratalog.wire.error_codes import ErrorCode
-from stratalog.wire.tables import ZERO_UUID
+from stratalog.wire.message_tables import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -215,8 +215,8 @@ class ReadOnlyLogs(Logs):
     def _list(self) -> None:
         self._seen_ns = self._mtimes()
         self._view = LogDirsView(self._paths)
-        for at in self._view.topic_partitions:
-            self._view.path_of(*at)  # raises if it is in two of the directories
+        for tp in self._view.topic_partitions:
+            self._view.path_of(*tp)  # raises if it is in two of the directories
         self._topics = {
             name: info for name, info in self._view.topics.items() if name != CLUSTER_METADATA_TOPIC
         }
@@ -248,15 +248,15 @@ class ReadOnlyLogs(Logs):
         return self._topics.get(name)
 
     def find(self, topic: str, partition: int) -> PartitionView | None:
-        at = TopicPartition(topic, partition)
-        opened = self._opened.get(at)
+        tp = TopicPartition(topic, partition)
+        opened = self._opened.get(tp)
         if opened is not None:
             return opened[0]
         info = self._topics.get(topic)
         if info is None or partition not in info.partitions:
             return None
         view = self._view.partition(topic, partition)
-        self._opened[at] = (view, _Seen.of(view))
+        self._opened[tp] = (view, _Seen.of(view))
         return view
 
     def leader_epoch(self, topic: str, partition: int) -> int:
@@ -275,20 +275,20 @@ class ReadOnlyLogs(Logs):
                 self._list()
         except (OSError, StratalogError) as error:
             _log.warning("cannot list the log directories: %s", error)
-        return [at for at in list(self._opened) if self._has_changed(at)]
+        return [tp for tp in list(self._opened) if self._has_changed(tp)]
 
-    def _has_changed(self, at: TopicPartition) -> bool:
-        view, seen = self._opened[at]
+    def _has_changed(self, tp: TopicPartition) -> bool:
+        view, seen = self._opened[tp]
         try:
             now = _Seen.of(view)
             if now == seen:
                 return False
             view.refresh()
-            self._opened[at] = (view, now)
+            self._opened[tp] = (view, now)
         except (OSError, StratalogError) as error:  # deleted, or a segment was rolled just now
-            _log.info("%s: opened again: %s", at, error)
+            _log.info("%s: opened again: %s", tp, error)
             view.close()
-            del self._opened[at]
+            del self._opened[tp]
         return True
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from stratalog.errors import InvalidNameError, RequestError, StratalogError
 from stratalog.format.names import INTERNAL_TOPICS, check_topic_name
 from stratalog.wire.apis import SERVED, ApiKey
 from stratalog.wire.error_codes import ErrorCode
-from stratalog.wire.tables import ZERO_UUID
+from stratalog.wire.message_tables import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

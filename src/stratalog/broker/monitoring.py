@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from stratalog.broker.acceptor import bound_socket
 from stratalog.broker.connection import hang_up
 from stratalog.broker.context import Address
-from stratalog.broker.listening import bound_socket
 from stratalog.broker.reactor import READABLE, WRITABLE
 from stratalog.broker.traffic import TIMES_MS
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
+    from stratalog.broker.acceptor import Connections
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.listening import Connections
     from stratalog.broker.reactor import Reactor
     from stratalog.broker.security.authentication import LogInHandlers
     from stratalog.service.health import Failure, Subject

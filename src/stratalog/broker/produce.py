@@ -130,7 +130,7 @@ class ProduceHandlers(HandlerGroup):
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
             batch = _Batch(topic, partition["index"], partition["records"], request)
             log = self._checked_log(batch)
-            info = log.append_unread(batch.data, batch.transaction_version)
+            info = log.append_by_header(batch.data, batch.transaction_version)
         except AppendError as error:
             _log.debug("batch for %s-%s rejected: %s", topic, partition["index"], error)
             is_early = log is None or error.code in _REFUSED_EARLY

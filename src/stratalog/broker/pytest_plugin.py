@@ -35,6 +35,9 @@ def kafka_broker(
     from stratalog.broker.broker import Broker  # noqa: PLC0415  # only where it is used
 
     marker = request.node.get_closest_marker("kafka_broker")
+    if marker is not None and marker.args:
+        reason = "the marker kafka_broker takes arguments by name, such as config={...}"
+        raise pytest.UsageError(reason)
     arguments: dict[str, Any] = dict(marker.kwargs) if marker is not None else {}
     directory = tmp_path_factory.mktemp("kafka-broker")
     with Broker(directory, **arguments) as broker:

@@ -223,6 +223,19 @@ def error_body(request: Request, code: int, message: str | None) -> Body:
     return {"errorCode": int(code), "errorMessage": message}
 
 
+def coordinator_code(error: StratalogError, what: str) -> int:
+    """Kafka's code for an error of a coordinator; `what` failed.
+
+    If it cannot write its records, because the disk is full, clients look for the coordinator again
+    and retry. They retry KAFKA_STORAGE_ERROR only where they produce and fetch.
+    """
+    code = int(getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR))
+    if code != ErrorCode.KAFKA_STORAGE_ERROR:
+        return code
+    _log.error("%s failed: %s", what, error)
+    return int(ErrorCode.NOT_COORDINATOR)
+
+
 def _has(of: Field, version: int) -> bool:
     return of.since <= version <= of.until
 

@@ -6,6 +6,7 @@ many topics, and each topic has its own result.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from stratalog.format.names import CLUSTER_METADATA_TOPIC
 from stratalog.partitions.topics import check_more_partitions
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
-from stratalog.wire.tables import ZERO_UUID
+from stratalog.wire.message_tables import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stratalog.log_dir import LogDir
     from stratalog.partitions.topics import TopicInfo
     from stratalog.wire.frames import Body
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT: Final = -1
 _DELETE_BY_ID_SINCE: Final = 6
@@ -50,7 +53,9 @@ class TopicHandlers(HandlerGroup):
         self._context = context
         self._logs = context.logs
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called with the name of each topic that was deleted."""
+        """Called in the reactor's thread with the name of each topic that was deleted."""
+        if not context.logs.is_read_only:
+            self._log_dir.deletion_listeners.append(self._topic_deleted)
 
     @property
     def _log_dir(self) -> LogDir:
@@ -141,7 +146,7 @@ class TopicHandlers(HandlerGroup):
         try:
             info = self._named(name, topic_id)
             name, topic_id = info.name, id_of(info)
-            self._delete(info)
+            self._log_dir.delete_topic(info.name)
         except StratalogError as error:
             code, message = code_and_message(error)
             is_disabled = code == ErrorCode.TOPIC_DELETION_DISABLED
@@ -165,8 +170,15 @@ class TopicHandlers(HandlerGroup):
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, _NO_SUCH_ID)
         return self._log_dir.topic(name)
 
-    def _delete(self, info: TopicInfo) -> None:
-        self._log_dir.delete_topic(info.name)
+    def _topic_deleted(self, info: TopicInfo) -> None:
+        """By a client, or by the program that the broker is part of."""
+        reactor = self._context.reactor
+        if reactor.is_own_thread:
+            self._forget(info)
+        else:
+            reactor.call_soon(lambda: self._forget(info))
+
+    def _forget(self, info: TopicInfo) -> None:
         for listener in self.on_deleted:
             listener(info.name)
         for number in info.partitions:
@@ -207,26 +219,31 @@ class TopicHandlers(HandlerGroup):
 
     @handles(ApiKey.DELETE_RECORDS)
     def delete_records(self, request: Request) -> Body:
-        response = {
-            "topics": [
-                {
-                    "name": topic["name"],
-                    "partitions": [
-                        self._records_deleted(topic["name"], each) for each in topic["partitions"]
-                    ],
-                }
-                for topic in request.body["topics"]
-            ]
-        }
+        topics = [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    self._records_deleted(topic["name"], each) for each in topic["partitions"]
+                ],
+            }
+            for topic in request.body["topics"]
+        ]
         if not self._logs.is_read_only:
-            self._log_dir.checkpoint()  # else a crash would bring them back
-        return response
+            try:
+                self._log_dir.checkpoint()  # else a crash would bring them back
+            except StratalogError as error:
+                _log.error("cannot store what DeleteRecords has deleted: %s", error)
+                code, _ = code_and_message(error)
+                for deleted in (each for topic in topics for each in topic["partitions"]):
+                    if not deleted.get("errorCode"):
+                        deleted.update(lowWatermark=-1, errorCode=code)
+        return {"topics": topics}
 
     def _records_deleted(self, topic: str, partition: Body) -> Body:
         number = partition["partitionIndex"]
         code = 0
         try:
-            if not self._log_dir.topic(topic).config.is_deleted:
+            if not self._log_dir.topic(topic).config.has_delete_policy:
                 raise RequestError(ErrorCode.POLICY_VIOLATION)
             start = self._log_dir.delete_records(topic, number, partition["offset"])
         except OffsetOutOfRangeError:

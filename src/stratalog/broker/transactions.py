@@ -7,12 +7,11 @@ sent.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from stratalog.broker.logs import checked_log
 from stratalog.broker.regular_expressions import full_matches
-from stratalog.broker.requests import HandlerGroup, handles
+from stratalog.broker.requests import HandlerGroup, coordinator_code, handles
 from stratalog.errors import (
     ConcurrentTransactionsError,
     ProducerFencedError,
@@ -22,6 +21,7 @@ from stratalog.errors import (
 from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.messages.transaction_records import TransactionStatus
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from stratalog.format.times import current_time_ms
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
 from stratalog.producing.transaction_log import ProducerIdentity, read_states
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.broker.logs import ServedLog
     from stratalog.broker.requests import Request
     from stratalog.format.messages.transaction_records import TransactionState
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
     from stratalog.producing.coordinator import MarkerListener, TransactionCoordinator
     from stratalog.wire.frames import Body
 
@@ -72,15 +72,15 @@ def join_transaction(
     known = log.producers.producers.get(identity.producer_id)
     if known is not None and known.has_open_txn and known.producer_epoch >= identity.producer_epoch:
         return  # it is part of it, or fenced: the log refuses the batch itself
-    coordinator, at = coordinator_of(context), log.topic_partition
+    coordinator, tp = coordinator_of(context), log.topic_partition
     try:
         if version >= PRODUCE_ADDS_SINCE:
             coordinator.add_partitions(
-                transactional_id, identity, [at], client_version=EPOCH_PER_TRANSACTION
+                transactional_id, identity, [tp], client_version=EPOCH_PER_TRANSACTION
             )
         elif (
             context.config.transaction_partition_verification_enable
-            and not coordinator.verify_partitions(transactional_id, identity, [at])[at]
+            and not coordinator.verify_partitions(transactional_id, identity, [tp])[tp]
         ):
             is_known = version >= _PRODUCE_ABORTABLE_SINCE
             raise RequestError(
@@ -118,18 +118,18 @@ class TransactionHandlers(HandlerGroup):
 
     # -- markers
 
-    def _marker_written(self, at: TopicPartition, identity: ProducerIdentity, commit: bool) -> None:
+    def _marker_written(self, tp: TopicPartition, identity: ProducerIdentity, commit: bool) -> None:
         if self._context.reactor.is_own_thread:
-            self._tell(at, identity, commit=commit)
+            self._tell(tp, identity, commit=commit)
         else:
-            self._context.reactor.call_soon(lambda: self._tell(at, identity, commit=commit))
+            self._context.reactor.call_soon(lambda: self._tell(tp, identity, commit=commit))
 
-    def _tell(self, at: TopicPartition, identity: ProducerIdentity, *, commit: bool) -> None:
+    def _tell(self, tp: TopicPartition, identity: ProducerIdentity, *, commit: bool) -> None:
         for listener in self.on_marker:
-            listener(at, identity, commit)
+            listener(tp, identity, commit)
 
-    def _notify(self, at: TopicPartition, _identity: ProducerIdentity, _commit: bool) -> None:
-        self._context.changes.notify(*at)
+    def _notify(self, tp: TopicPartition, _identity: ProducerIdentity, _commit: bool) -> None:
+        self._context.changes.notify(*tp)
 
     # -- what producers ask for
 
@@ -189,7 +189,7 @@ class TransactionHandlers(HandlerGroup):
             code = _code_of(error, request)
             return _results(topics, lambda _: code)
         return _results(
-            topics, lambda at: 0 if verified[at] else int(ErrorCode.TRANSACTION_ABORTABLE)
+            topics, lambda tp: 0 if verified[tp] else int(ErrorCode.TRANSACTION_ABORTABLE)
         )
 
     def _added(
@@ -200,11 +200,11 @@ class TransactionHandlers(HandlerGroup):
         topics: list[Body],
     ) -> list[Body]:
         partitions = _partitions_in(topics)
-        unknown = {at for at in partitions if self._context.logs.find(*at) is None}
+        unknown = {tp for tp in partitions if self._context.logs.find(*tp) is None}
         if unknown:
             attempted = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
             missing = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return _results(topics, lambda at: missing if at in unknown else attempted)
+            return _results(topics, lambda tp: missing if tp in unknown else attempted)
         code = 0
         try:
             self._coordinator.add_partitions(transactional_id, identity, partitions)
@@ -217,8 +217,8 @@ class TransactionHandlers(HandlerGroup):
         body = request.body
         try:
             number = self._offsets_partition(body["groupId"])
-            at = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
-            self._coordinator.add_partitions(body["transactionalId"], _identity_in(body), [at])
+            tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
+            self._coordinator.add_partitions(body["transactionalId"], _identity_in(body), [tp])
         except StratalogError as error:
             return {"errorCode": _code_of(error, request)}
         return {}
@@ -248,14 +248,14 @@ class TransactionHandlers(HandlerGroup):
         topics = _by_partition(
             marker["topics"],
             "partitionIndexes",
-            lambda at: {"partitionIndex": at.partition, "errorCode": self._written(marker, at)},
+            lambda tp: {"partitionIndex": tp.partition, "errorCode": self._written(marker, tp)},
         )
         return {"producerId": marker["producerId"], "topics": topics}
 
-    def _written(self, marker: Body, at: TopicPartition) -> int:
+    def _written(self, marker: Body, tp: TopicPartition) -> int:
         try:
             self._coordinator.write_marker(
-                at,
+                tp,
                 _identity_in(marker),
                 commit=marker["transactionResult"],
                 coordinator_epoch=marker["coordinatorEpoch"],
@@ -269,14 +269,14 @@ class TransactionHandlers(HandlerGroup):
         topics = request.body["topics"]
         return {"topics": _by_partition(topics, "partitionIndexes", self._producers)}
 
-    def _producers(self, at: TopicPartition) -> Body:
+    def _producers(self, tp: TopicPartition) -> Body:
         try:
-            producers = _producers_of(checked_log(self._context.logs, *at, NO_LEADER_EPOCH))
+            producers = _producers_of(checked_log(self._context.logs, *tp, NO_LEADER_EPOCH))
         except StratalogError as error:
             code = int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
-            return {"partitionIndex": at.partition, "errorCode": code, "activeProducers": []}
+            return {"partitionIndex": tp.partition, "errorCode": code, "activeProducers": []}
         return {
-            "partitionIndex": at.partition,
+            "partitionIndex": tp.partition,
             "activeProducers": [
                 {
                     "producerId": producer.producer_id,
@@ -362,7 +362,7 @@ def _producers_of(log: ServedLog) -> list[ProducerEntry]:
 def _is_wanted(state: TransactionState, filters: Body) -> bool:
     names, producer_ids = filters["stateFilters"], filters["producerIdFilters"]
     longer_than_ms = filters.get("durationFilter", -1)
-    age_ms = time.time_ns() // 1_000_000 - state.start_timestamp
+    age_ms = current_time_ms() - state.start_timestamp
     return (
         (not names or state.status.kafka_name in names)
         and (not producer_ids or state.producer_id in producer_ids)
@@ -402,13 +402,13 @@ def _results(topics: Iterable[Body], code_of: Callable[[TopicPartition], int]) -
     return _by_partition(
         topics,
         "partitions",
-        lambda at: {"partitionIndex": at.partition, "partitionErrorCode": code_of(at)},
+        lambda tp: {"partitionIndex": tp.partition, "partitionErrorCode": code_of(tp)},
         "resultsByPartition",
     )
 
 
 def _code_of(error: StratalogError, request: Request) -> int:
-    code = int(getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR))
+    code = coordinator_code(error, request.api.title)
     if code == ErrorCode.PRODUCER_FENCED and request.version < _FENCED_SINCE[request.api]:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     return code

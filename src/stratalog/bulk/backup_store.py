@@ -62,7 +62,8 @@ class SavedFile(NamedTuple):
     data: bytes | None = None
     """The content of a small file."""
     identity: FileIdentity | None = None
-    """Of the file that was copied: if it is still the same, it need not be read again."""
+    """Identity of the file that was copied. A file with the same identity need not be read
+    again."""
 
     @property
     def directory(self) -> str:
@@ -75,7 +76,7 @@ class SavedFile(NamedTuple):
 
 
 class SavedPartition(NamedTuple):
-    """Up to where a partition was copied."""
+    """A partition, and the offset up to which it was copied."""
 
     topic: str
     partition: int

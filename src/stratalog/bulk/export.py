@@ -41,18 +41,18 @@ from stratalog.bulk.incremental import (
 )
 from stratalog.bulk.json_lines import json_lines
 from stratalog.bulk.options import Subscription
-from stratalog.bulk.planning import (
+from stratalog.bulk.read_planning import (
     batch_range,
-    check_named,
+    check_named_partitions,
     open_partitions,
     plan_ranges,
     plan_read,
-    subscribed,
+    subscribed_partitions,
     topic_id_of,
 )
 from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
-from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, interrupts_held, pack
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, interrupts_ignored, pack
 from stratalog.errors import ConfigError, StratalogError, TextError
 from stratalog.format.arguments import word_of
 from stratalog.partitions.view import LogDirsView
@@ -160,11 +160,11 @@ class _Writer(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Give back what is held; nobody will look at the file."""
+        """Release resources; the file will not be used."""
         ...
 
 
-class _Open:
+class _OpenFile:
     """A file that is being written."""
 
     def __init__(self, relative: Path, writer: _Writer) -> None:
@@ -195,7 +195,7 @@ class FileSet:
         self._directory = directory
         self._spec = spec
         self._number = number
-        self._open: OrderedDict[tuple[str, str | None], _Open] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str | None], _OpenFile] = OrderedDict()
         self._count = 0
         self.written: tuple[ExportedFile, ...] = ()
 
@@ -211,7 +211,7 @@ class FileSet:
                 file.writer.abandon()
 
     def add(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Each record to the file of its day."""
+        """Write each record to the file of its day."""
         if not self._spec.by_date:
             self._write(topic, None, batch)
             return
@@ -234,7 +234,7 @@ class FileSet:
         file.writer.write(batch)
         file.records += batch.num_rows
 
-    def _create(self, key: tuple[str, str | None]) -> _Open:
+    def _create(self, key: tuple[str, str | None]) -> _OpenFile:
         topic, date = key
         relative = Path(f"topic={topic}")
         if date is not None:
@@ -244,10 +244,10 @@ class FileSet:
         relative /= f"part-{self._number:05d}{again}{self._spec.suffix}"
         sink = _opened_sink(self._directory / str(relative))
         if self._spec.format == "parquet":
-            return _Open(relative, _ParquetWriter(sink, self._spec))
-        return _Open(relative, _JsonWriter(sink, topic))
+            return _OpenFile(relative, _ParquetWriter(sink, self._spec))
+        return _OpenFile(relative, _JsonWriter(sink, topic))
 
-    def _close(self, key: tuple[str, str | None], file: _Open) -> None:
+    def _close(self, key: tuple[str, str | None], file: _OpenFile) -> None:
         size_bytes = file.writer.close()
         topic, date = key
         exported = ExportedFile(str(file.relative), topic, date, file.records, size_bytes)
@@ -374,7 +374,7 @@ SUCCESS: Final = "_SUCCESS"
 FILE_BYTES_MIN: Final = 8 << 20
 """From this size on, a part of a log gets its own file, to keep all workers busy."""
 UNEVEN_TURNS: Final = 3
-"""With more turns it hardly matters that the last one does not keep all workers busy."""
+"""With more turns, it hardly matters that some workers are idle in the last one."""
 
 
 class ExportedRange(NamedTuple):
@@ -408,7 +408,7 @@ class ExportPlan:
     """What to read, and into what."""
 
     options: ReadOptions
-    """With the offsets that were found, so that planning again finds the same."""
+    """The options with the planned offsets, so that planning again has the same result."""
     splits: tuple[Split, ...]
     size_bytes: int
     """Size of the log that is read."""
@@ -418,12 +418,12 @@ class ExportPlan:
     lost: tuple[LostRecords, ...] = ()
 
 
-class _Task(NamedTuple):
+class _ExportTask(NamedTuple):
     number: int
     split: Split
 
 
-class _Done(NamedTuple):
+class _TaskOutput(NamedTuple):
     """What one task has written, below its own directory in the staging directory."""
 
     directory: str
@@ -469,8 +469,8 @@ def plan_export(
     """
     chosen = spec or FileSpec(has_headers=options.includes_headers)
     logs = LogDirsView(options.paths, options.remote)
-    partitions = subscribed(logs, options)
-    check_named(options, partitions)
+    partitions = subscribed_partitions(logs, options)
+    check_named_partitions(options, partitions)
     views = open_partitions(logs, partitions, options)
     found = _Ranges(options, None if target is None else target.state)
     plan = plan_ranges(views, found.of, options)
@@ -481,19 +481,20 @@ def plan_export(
         chosen,
         tuple(ExportedRange(*each, *found.ranges[each]) for each in sorted(found.ranges)),
         tuple(sorted(found.next_offsets.items())),
-        tuple(found.lost),
+        tuple(found.lost.values()),
     )
 
 
 class _Ranges:
-    """Finds the range of each partition, and remembers it."""
+    """Finds the range of each partition, and remembers it. It is asked again for a partition that
+    a broker moves meanwhile."""
 
     def __init__(self, options: ReadOptions, state: ExportState | None) -> None:
         self._options = options
         self._state = state
         self.ranges: dict[TopicPartition, OffsetRange] = {}
         self.next_offsets: dict[TopicPartition, ExportedUpTo] = {}
-        self.lost: list[LostRecords] = []
+        self.lost: dict[TopicPartition, LostRecords] = {}
 
     def of(self, topic_partition: TopicPartition, view: PartitionView) -> OffsetRange:
         if self._state is None:
@@ -502,7 +503,7 @@ class _Ranges:
             found, lost = next_range(topic_partition, view, self._options, self._state)
             if lost is not None:
                 lost.report(fails=self._options.fail_on_data_loss)
-                self.lost.append(lost)
+                self.lost[topic_partition] = lost
             self.next_offsets[topic_partition] = ExportedUpTo(topic_id_of(view), found.end)
         self.ranges[topic_partition] = found
         return found
@@ -550,7 +551,7 @@ def run_export(
         raise
     if isinstance(target, IncrementalTarget):
         # From here on the next export finishes what is left.
-        with interrupts_held(), _storage_errors(root):
+        with interrupts_ignored(), _storage_errors(root):
             target.commit(dict(plan.next_offsets), _moves(done, staging.name, job))
     if isinstance(root, RemotePath):
         disk_of(root).write_atomically(root / SUCCESS, b"")
@@ -602,12 +603,12 @@ def _storage_errors(target: Path) -> Iterator[None]:
         raise storage_error(error, "write", where) from error
 
 
-def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[_Done], int]:
+def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[_TaskOutput], int]:
     """Have the tasks write their files, and return how many groups of tasks there were."""
     if not isinstance(staging, RemotePath):
         staging.mkdir(parents=True)
     splits = _for_all(workers, plan)
-    tasks = [_Task(number, split) for number, split in enumerate(splits)]
+    tasks = [_ExportTask(number, split) for number, split in enumerate(splits)]
     groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
     work = partial(_write, read=_read_task(plan), spec=plan.spec, staging=staging)
     title = f"stratalog export: {len(tasks)} splits to {staging.parent}"
@@ -619,6 +620,7 @@ def _read_task(plan: ExportPlan) -> ReadTask:
         schema=plan.spec.schema,
         skips_corruption=plan.options.skips_corruption,
         fails_on_data_loss=plan.options.fail_on_data_loss,
+        paths=plan.options.paths,
     )
 
 
@@ -649,10 +651,11 @@ def _check_target(target: Path, spec: FileSpec) -> None:
         return
     is_used = has_files(target) if isinstance(target, RemotePath) else any(target.iterdir())
     if is_used:
-        raise ConfigError("target", f"{target} is not empty; choose another, or set appends=True")
+        reason = f"{target} is not empty; choose another directory, or set appends=True"
+        raise ConfigError("target", reason)
 
 
-def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: Path) -> _Done:
+def _write(task: _ExportTask, *, read: ReadTask, spec: FileSpec, staging: Path) -> _TaskOutput:
     """Runs in a worker."""
     directory = staging / f"{task.number:05d}-{uuid.uuid4().hex[:8]}"
     skipped: list[Skipped] = []
@@ -660,7 +663,7 @@ def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: Path) -> _Do
         for part in task.split.ranges:
             for batch in read.read(Split((part,)), skipped.append):
                 files.add(part.topic_partition.topic, batch)
-    return _Done(directory.name, files.written, tuple(skipped))
+    return _TaskOutput(directory.name, files.written, tuple(skipped))
 
 
 def _writing(path: Path) -> AbstractContextManager[None]:
@@ -676,7 +679,7 @@ def _remove(staging: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _install(done: Iterable[_Done], staging: Path, job: str) -> None:
+def _install(done: Iterable[_TaskOutput], staging: Path, job: str) -> None:
     """Move the files of accepted tasks into place."""
     target = staging.parent
     moves = _moves(done, staging.name, job)
@@ -693,7 +696,7 @@ def _install(done: Iterable[_Done], staging: Path, job: str) -> None:
         (target / move.staged).rename(path)
 
 
-def _moves(done: Iterable[_Done], staging: str, job: str) -> Sequence[StagedFile]:
+def _moves(done: Iterable[_TaskOutput], staging: str, job: str) -> Sequence[StagedFile]:
     """What has to be moved, by paths below the target."""
     return [
         StagedFile(f"{staging}/{task.directory}/{file.path}", _named(file, job).path)

@@ -24,7 +24,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from stratalog.bulk.planning import batch_range, ending_offset, recreated, topic_id_of, visible_end
+from stratalog.bulk.read_planning import (
+    batch_range,
+    ending_offset,
+    recreated,
+    topic_id_of,
+    visible_end,
+)
 from stratalog.bulk.splits import OffsetRange
 from stratalog.errors import ConfigError, CorruptCheckpointError, DataLossError, LockedError
 from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
@@ -46,7 +52,7 @@ _log: Final = logging.getLogger(__name__)
 STATE_FILE: Final = "_stratalog_export.json"
 LOCK_FILE: Final = "_stratalog_export.lock"
 STAGING_PREFIX: Final = "_stratalog-"
-"""Of directories. Spark and others ignore names that start with an underscore."""
+"""Prefix of staging directories. Spark and others ignore names that start with an underscore."""
 VERSION: Final = 1
 
 

@@ -21,7 +21,7 @@ from stratalog.bulk.input_files import (
     STDIN,
     FileSource,
     IngestResult,
-    Missing,
+    MissingFields,
     check_names,
     compression_of,
     find_files,
@@ -53,7 +53,7 @@ from stratalog.bulk.workers import (
     Clock,
     ThreadWorkers,
     interrupted_once,
-    interrupts_held,
+    interrupts_ignored,
 )
 from stratalog.commits.staged import RunStager, StagedCommit
 from stratalog.errors import ConfigError, InputFileError, JobError, StratalogError
@@ -275,7 +275,7 @@ def run_ingest(
 
 def _write(
     workers: Workers, plan: IngestPlan, groups: list[list[IngestTask]], options: WriteOptions
-) -> tuple[CommitResult, Missing]:
+) -> tuple[CommitResult, MissingFields]:
     """Stage and commit, or leave everything as it was."""
     created = _check(options, plan)
     tables = replace(plan.tables, takes_topic=options.topic is None)
@@ -286,13 +286,13 @@ def _write(
         title = f"stratalog ingest to {options.target.paths[0]}"
         staged = workers.run(work, groups, title=title)
         runs = tuple(run for each in staged for run in each.runs)
-        missing = Missing.sum(each.missing for each in staged)
-        with interrupts_held():
+        missing = MissingFields.sum(each.missing for each in staged)
+        with interrupts_ignored():
             done = commit_staged(options.target, StagedCommit(runs, job, 0, options.identity))
     except BaseException as error:
         if done is not None:  # interrupted right after the commit
             raise KeyboardInterrupt("everything was written") from None
-        with interrupts_held(), suppress(StratalogError):  # what is left is swept later
+        with interrupts_ignored(), suppress(StratalogError):  # what is left is swept later
             abandon_job(options.target, job)
             roll_back_topics(options.target, created)
         if isinstance(error, OSError):
@@ -304,32 +304,34 @@ def _write(
 
 
 def _check(options: WriteOptions, plan: IngestPlan) -> tuple[StagedTopic, ...]:
-    """Check what the sink checks of a write, and return the topics that were created."""
+    """Check the write as the sink does, and return the topics that were created."""
     check_topic_column(options.topic, is_present=plan.has_topic)
     return find_topics(options, plan.topics if options.topic is None else (options.topic,))
 
 
-class _Staged(NamedTuple):
-    """The result of a task."""
+class _StagedTask(NamedTuple):
+    """What one task has staged."""
 
     runs: tuple[StagedRun, ...]
-    missing: Missing
+    missing: MissingFields
 
 
-def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: str) -> _Staged:
+def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: str) -> _StagedTask:
     """Runs in a worker. The parts are those of the task."""
     from stratalog.bulk.row_staging import stage_rows  # noqa: PLC0415 - loads kernels
 
     runs: tuple[StagedRun, ...] = ()
-    missing: list[Missing] = []
+    missing: list[MissingFields] = []
     for topic, parts in groupby(task.parts, key=_topic_of):
         own = options if topic is None or options.topic else replace(options, topic=topic)
         rows = (batch for part in parts for batch in _read(part, plan, missing))
         runs += stage_rows(rows, own, RunStager(Disk(), job, 0, task.number))
-    return _Staged(runs, Missing.sum(missing))
+    return _StagedTask(runs, MissingFields.sum(missing))
 
 
-def _read(part: FilePart, plan: IngestPlan, missing: list[Missing]) -> Iterator[pa.RecordBatch]:
+def _read(
+    part: FilePart, plan: IngestPlan, missing: list[MissingFields]
+) -> Iterator[pa.RecordBatch]:
     """The rows; what they lack is added to `missing`."""
     found = _read_lines(part, plan) if isinstance(part, TextRange) else plan.tables.read(part)
     for rows in found:

@@ -62,7 +62,7 @@ class RecordColumns:
         return tuple(name for name in (self.key, self.value, self.timestamp) if name)
 
 
-class Missing(NamedTuple):
+class MissingFields(NamedTuple):
     """How many rows lack a field that was asked for, or its timestamp cannot be parsed."""
 
     keys: int = 0
@@ -70,7 +70,7 @@ class Missing(NamedTuple):
     times: int = 0
 
     @classmethod
-    def sum(cls, found: Iterable[Missing]) -> Missing:
+    def sum(cls, found: Iterable[MissingFields]) -> MissingFields:
         return cls(*map(sum, zip(cls(), *found, strict=True)))
 
 
@@ -100,7 +100,7 @@ class FileSource:
 class IngestResult(JobResult):
     """Rows written, and by how much the logs have grown."""
 
-    missing: Missing = field(default_factory=Missing)
+    missing: MissingFields = field(default_factory=MissingFields)
 
 
 class InputFile(NamedTuple):
@@ -124,7 +124,7 @@ def compression_of(path: str) -> str | None:
 
 
 class _Stdin:
-    """Standard input, the start of which may be looked at before it is read."""
+    """Standard input, whose first bytes can be peeked at."""
 
     def __init__(self) -> None:
         self._start = b""
@@ -190,7 +190,7 @@ def check_names(paths: Iterable[Path | str]) -> None:
     """Raise for files of a Kafka partition, given themselves or by their directory: they are
     binary, but named like text."""
     for path in map(Path, paths):
-        with suppress(OSError):  # whoever opens it reports that
+        with suppress(OSError):  # opening it reports the error
             if not path.is_dir():
                 _check_names(path.parent, [path.name])
                 continue
@@ -226,7 +226,7 @@ def format_of(files: Sequence[InputFile]) -> Format:
 
 
 def _suffix(path: str) -> str:
-    """Without that of the compression."""
+    """The suffix of a file name, without that of the compression."""
     name = Path(path)
     return (name.with_suffix("") if compression_of(path) else name).suffix.lower()
 

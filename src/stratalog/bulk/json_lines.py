@@ -242,6 +242,13 @@ def _content(texts: pa.Array) -> pa.Buffer:
     return data.slice(first, last - first)
 
 
+def _utf8_content(lines: pa.Array) -> pa.Buffer | None:
+    try:
+        return _content(lines.cast(pa.string()))  # which checks that it is UTF-8
+    except pa.ArrowInvalid:
+        return None
+
+
 def record_columns(lines: pa.Array) -> dict[str, pa.Array] | None:
     """The columns of a record for the sink, a row for each line; the time is null where it is -1.
 
@@ -250,9 +257,8 @@ def record_columns(lines: pa.Array) -> dict[str, pa.Array] | None:
     from stratalog.format.kernels import json_lines as kernels  # noqa: PLC0415 - compiles
 
     count = len(lines)
-    try:
-        data = _content(lines.cast(pa.string()))  # which checks that it is UTF-8
-    except pa.ArrowInvalid:
+    data = _utf8_content(lines)
+    if data is None:
         return None
     prefix = _PREFIX.match(memoryview(data)) if count else None
     if prefix is None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from stratalog.bulk.input_files import Missing, RecordColumns, open_stream
+from stratalog.bulk.input_files import MissingFields, RecordColumns, open_stream
 from stratalog.bulk.json_lines import record_columns
 from stratalog.errors import InputFileError, MessageTooLargeError
 
@@ -200,7 +200,7 @@ _EXPORTED: Final = re.compile(
     rb'"timestampType":(?:"[A-Za-z]+"|-?\d+),"key":(?:null|"|\{"base64":")'
 )
 EXPORTED_BYTES_MAX: Final = 512
-"""Enough of a line to see whether export wrote it."""
+"""The first bytes of a line suffice to see whether export wrote it."""
 _ABSENT: Final = object()
 
 
@@ -217,11 +217,11 @@ class Rows(NamedTuple):
     """Columns as the sink takes them."""
 
     batch: pa.RecordBatch
-    missing: Missing = Missing()
+    missing: MissingFields = MissingFields()
 
 
 def is_exported(start: bytes) -> bool:
-    """Whether a line that begins so was written by export: the same fields in the same order."""
+    """Whether export wrote a line with this beginning: the same fields in the same order."""
     return _EXPORTED.match(start) is not None
 
 
@@ -281,7 +281,7 @@ class RecordLines:
         if times_missing and not self.allows_missing:
             return self._parsed(lines)  # which finds the line
         taken = {name: columns[name] for name in self._kinds()}
-        return Rows(pa.RecordBatch.from_pydict(taken), Missing(times=times_missing))
+        return Rows(pa.RecordBatch.from_pydict(taken), MissingFields(times=times_missing))
 
     def _parsed(self, lines: pa.Array) -> Rows:
         """Whatever JSON they are, line by line."""
@@ -299,7 +299,7 @@ class RecordLines:
             for name, values in columns.items():
                 values.append(row[name])
         arrays = {name: pa.array(columns[name], kind) for name, kind in self._kinds().items()}
-        return Rows(pa.RecordBatch.from_pydict(arrays), Missing(times=times_missing))
+        return Rows(pa.RecordBatch.from_pydict(arrays), MissingFields(times=times_missing))
 
     def _kinds(self) -> dict[str, pa.DataType]:
         kinds = {
@@ -325,8 +325,8 @@ class _Columns:
         self._missing = {"key": 0, "value": 0, "timestamp": 0}
 
     @property
-    def missing(self) -> Missing:
-        return Missing(*self._missing.values())
+    def missing(self) -> MissingFields:
+        return MissingFields(*self._missing.values())
 
     def array(self, name: str) -> pa.Array:
         return pa.array(self._found[name], _TIME if name == "timestamp" else pa.binary())
@@ -340,10 +340,10 @@ class _Columns:
     def take_time(self, name: str, field: Any, line: bytes) -> None:
         del line
         if field is _ABSENT:
-            return self._miss("timestamp", f"there is no field {name!r}")
+            return self._record_missing("timestamp", f"there is no field {name!r}")
         time_ms = time_ms_of(field)
         if time_ms is None:
-            return self._miss(
+            return self._record_missing(
                 "timestamp",
                 f"field {name!r} is not a timestamp, in ms since 1970 or as a date: "
                 f"{_shown(field)}",
@@ -353,7 +353,7 @@ class _Columns:
 
     def _take_bytes(self, kind: str, name: str, field: Any, line: bytes) -> None:
         if field is _ABSENT:
-            return self._miss(kind, f"there is no field {name!r}")
+            return self._record_missing(kind, f"there is no field {name!r}")
         try:
             self._found[kind].append(_bytes_of(name, field, line))
         except UnicodeEncodeError:
@@ -362,7 +362,7 @@ class _Columns:
             ) from None
         return None
 
-    def _miss(self, kind: str, reason: str) -> None:
+    def _record_missing(self, kind: str, reason: str) -> None:
         if not self._allows_missing:
             raise LineError(self.index, reason)
         self._missing[kind] += 1
@@ -398,7 +398,7 @@ def _parsed(line: bytes, index: int) -> dict[str, Any]:
 
 
 def _field(row: dict[str, Any], name: str) -> Any:
-    """Under its own name, or that of objects in objects: `user.id`."""
+    """A field by its own name, or by its path through nested objects: `user.id`."""
     found: Any = row.get(name, _ABSENT)
     if found is not _ABSENT or "." not in name:
         return found
@@ -490,7 +490,7 @@ def _content(name: str, found: Any) -> bytes | None:
 
 
 def _is_text(found: Any) -> bool:
-    """JSON may also have an incomplete character, which is none."""
+    """Whether a value is text. JSON may have half of a surrogate pair, which is not."""
     if not isinstance(found, str) or isinstance(found, _Number):
         return False
     try:

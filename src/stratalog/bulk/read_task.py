@@ -13,33 +13,39 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from stratalog.bulk.planning import recreated, report_loss, topic_id_of
 from stratalog.bulk.predicates import ALL, Interval
+from stratalog.bulk.read_planning import recreated, report_loss, topic_id_of
 from stratalog.errors import (
     NoSegmentError,
     OffsetOutOfRangeError,
     PartitionGoneError,
     SegmentGoneError,
 )
-from stratalog.format.column_types import int64_numbers, numpy_column, repeated_text
-from stratalog.log.column_reading import ColumnReader
-from stratalog.log.partition_view import PartitionView
+from stratalog.format.column_types import (
+    PARTITION_COLUMNS,
+    PartitionColumns,
+    int64_numbers,
+    numpy_column,
+)
+from stratalog.log.column_reader import ColumnReader
 from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
 from stratalog.log.segment_list import SegmentPart
 from stratalog.log.tiered_view import RemoteSegmentView
+from stratalog.partitions.view import open_moved_partition
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from stratalog.bulk.splits import SegmentRange, Split
+    from stratalog.log.partition_view import PartitionView
 
 _log = logging.getLogger(__name__)
 
-_PARTITION_COLUMNS: Final = frozenset({"topic", "partition"})
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MILLISECONDS_MAX: Final = ((1 << 63) - 1) // 1000
 
@@ -55,6 +61,8 @@ class ReadTask:
     fails_on_data_loss: bool = True
     records_max: int | None = None
     """Stop after this many records."""
+    paths: tuple[Path, ...] = ()
+    """The log directories, to find a partition that is moved from one to another."""
 
     def read(
         self, split: Split, on_skip: Callable[[Skipped], None] | None = None
@@ -68,42 +76,47 @@ class ReadTask:
     def _read_range(
         self, part: SegmentRange, on_skip: Callable[[Skipped], None]
     ) -> Iterator[pa.RecordBatch]:
-        shape = _Shape(self.schema, part)
+        columns = _SparkColumns(self.schema, part)
         for batch in self._decoded(part, on_skip):
-            kept = _within(batch, self.times_us)
+            kept = _at_times(batch, self.times_us)
             if kept.num_rows:
-                yield shape.fit(kept)
+                yield columns.convert(kept)
 
     def _decoded(
         self, part: SegmentRange, on_skip: Callable[[Skipped], None]
     ) -> Iterator[pa.RecordBatch]:
         try:
-            segment = _segment_of(part)
-            _ = segment.file  # from here on it stays readable, whatever becomes of its name
+            segment = _segment_view(part)
+            segment.open()
         except SegmentGoneError:
             yield from self._decoded_by_offset(part, on_skip)
             return
         # A file system may give a new file the inode of a deleted one, so the id decides.
-        # The store's files have none, and a time instead.
-        if not isinstance(part.segment, RemotePath) and self._is_recreated(part):
+        # Objects of a store have no inode: a time is part of their identity.
+        directory = part.place.directory
+        if not isinstance(part.segment, RemotePath) and self._is_recreated(part, directory):
             return
-        start = part.start_offset
         bounded = SegmentPart(
-            segment, start, part.end_position, part.limit_offset, part.start_position
+            segment,
+            start_offset=part.start_offset,
+            end_position=part.end_position,
+            next_base=part.limit_offset,
+            start_position=part.start_position,
         )
-        yield from self._reader(part, start, on_skip).read([bounded])
+        yield from self._reader(part, part.start_offset, on_skip).read([bounded])
 
     def _decoded_by_offset(
         self, part: SegmentRange, on_skip: Callable[[Skipped], None]
     ) -> Iterator[pa.RecordBatch]:
-        """The segment was compacted or deleted since the query was planned: look again."""
+        """Find the records by offset, because the segment was compacted or deleted since
+        planning."""
         try:
-            view = PartitionView(part.place.directory)
+            view = open_moved_partition(part.place.directory, self.paths)
         except (PartitionGoneError, NoSegmentError) as error:
             self._report_loss(f"{part.topic_partition} was deleted: {error}")
             return
         with view:
-            if self._is_recreated(part):
+            if self._is_recreated(part, view):
                 return
             start = part.start_offset
             try:
@@ -120,11 +133,11 @@ class ReadTask:
             if start < min(part.end_offset, view.log_end_offset):
                 yield from self._reader(part, start, on_skip).read(view.parts_from(start))
 
-    def _is_recreated(self, part: SegmentRange) -> bool:
+    def _is_recreated(self, part: SegmentRange, partition: PartitionView | Path) -> bool:
         """Whether the topic was deleted and created again. Nothing is read then: the offsets were
         planned for the old topic."""
-        directory, (topic, _), planned = part.place
-        now = None if planned is None else topic_id_of(directory)
+        _, (topic, _), planned = part.place
+        now = None if planned is None else topic_id_of(partition)
         if planned is None or now is None or now == planned:
             return False
         self._report_loss(recreated(topic, planned, now))
@@ -146,7 +159,7 @@ class ReadTask:
 
     @property
     def _columns(self) -> list[str]:
-        names = [name for name in self.schema.names if name not in _PARTITION_COLUMNS]
+        names = [name for name in self.schema.names if name not in PARTITION_COLUMNS]
         if not self.times_us.is_all and "timestamp" not in names:
             names.append("timestamp")
         return names or ["offset"]
@@ -163,13 +176,13 @@ def _warn(skipped: Skipped) -> None:
     _log.warning("%s", skipped)
 
 
-def _segment_of(part: SegmentRange) -> SegmentView:
+def _segment_view(part: SegmentRange) -> SegmentView:
     if part.stored is not None:
         return RemoteSegmentView(part.stored, part.base_offset, part.end_position)
     return SegmentView(part.segment, part.base_offset, part.end_position, part.identity)
 
 
-def _within(batch: pa.RecordBatch, times_us: Interval) -> pa.RecordBatch:
+def _at_times(batch: pa.RecordBatch, times_us: Interval) -> pa.RecordBatch:
     """Only the records in this range of time."""
     if times_us.is_all:
         return batch
@@ -181,15 +194,14 @@ def _within(batch: pa.RecordBatch, times_us: Interval) -> pa.RecordBatch:
     return batch.filter(numpy_column(keep, pa.bool_()))
 
 
-class _Shape:
-    """Gives decoded batches the columns that Spark expects."""
+class _SparkColumns:
+    """Converts decoded batches to the columns that Spark expects."""
 
     def __init__(self, schema: pa.Schema, part: SegmentRange) -> None:
         self._schema = schema
-        self._part = part
-        self._constants: dict[str, pa.Array] = {}
+        self._partition_columns = PartitionColumns(part.topic_partition)
 
-    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [self._column(field, batch) for field in self._schema]
         if not columns:
             rows = pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None])
@@ -197,25 +209,12 @@ class _Shape:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _column(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
-        if field.name in _PARTITION_COLUMNS:
-            return self._constant(field, batch.num_rows)
+        if field.name in PARTITION_COLUMNS:
+            return self._partition_columns.column(field.name, batch.num_rows)
         column = batch.column(field.name)
         if field.name == "timestamp":
             return _in_microseconds(column)
         return column if column.type == field.type else column.cast(field.type)
-
-    def _constant(self, field: pa.Field, count: int) -> pa.Array:
-        """Created once for the longest batch; shorter ones get a slice of it."""
-        held = self._constants.get(field.name)
-        if held is None or len(held) < count:
-            if field.name == "topic":
-                held = repeated_text(self._part.topic_partition.topic, count)
-            else:
-                held = numpy_column(
-                    np.full(count, self._part.topic_partition.partition), field.type
-                )
-            self._constants[field.name] = held
-        return held[:count]
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:

@@ -22,12 +22,11 @@ import json
 import logging
 import os
 import secrets
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stratalog.bulk.backup import end_of_batches
+from stratalog.bulk.backup_cut import end_of_batches
 from stratalog.bulk.backup_store import BackupStore, Manifest, SavedDir, SavedFile
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.config import BrokerConfig
@@ -46,6 +45,7 @@ from stratalog.format.messages.group_records import encode_group_record, read_gr
 from stratalog.format.messages.remote_log_records import read_remote_log_record
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.format.times import current_time_ms
 from stratalog.format.uuids import encode_id
 from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 STAGING: Final = "restore.incomplete"
-"""Not in the form topic-partition: a Kafka broker refuses to start."""
+"""The name does not have the form topic-partition, so a Kafka broker refuses to start."""
 MARKER: Final = "stratalog-restore.json"
 _ALLOWED: Final = frozenset({"lost+found", MARKER + names.TEMPORARY_SUFFIX})
 """What an empty directory may have: a marker that was never completed among them."""
@@ -82,15 +82,16 @@ _OFFSET_FILES: Final = (
     names.RootFile.CLEANER_OFFSETS,
 )
 _NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, METADATA_TOPIC})
-"""What they say of topics and of remote segments is true now, whatever time is restored: a remote
-segment that its log no longer lists would be lost. `__consumer_offsets` and `__transaction_state`
-are truncated: groups and transactions are as they were at that time, like the data."""
+"""Their records about topics and remote segments describe the present, whatever time is restored: a
+remote segment that its log no longer lists would be lost. `__consumer_offsets` and
+`__transaction_state` are truncated: groups and transactions are as they were at that time, like the
+data."""
 _COMMIT_TYPES: Final = frozenset({0, 1})
 _VALUE_VERSION: Final = 3
 _OLD_VALUE_VERSION: Final = 1
-"""Of committed offsets: the newest that brokers before magic 2 know."""
+"""The newest version of committed offsets that brokers before magic 2 know."""
 _RECORD_OVERHEAD_BYTES: Final = 32
-"""At most, beside key and value."""
+"""The maximum size of a record besides its key and value."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Selection:
         return self.until_ms is not None or bool(self.to_offsets)
 
     def as_json(self) -> dict[str, Any]:
-        offsets = [[*at, offset] for at, offset in self.to_offsets]
+        offsets = [[*tp, offset] for tp, offset in self.to_offsets]
         topics = [list(each) for each in self.topics]
         return {"topics": topics, "untilMs": self.until_ms, "toOffsets": offsets}
 
@@ -144,7 +145,7 @@ class ClampedOffset(NamedTuple):
     end_offset: int
 
 
-class _Restored(NamedTuple):
+class _RestoredLogs(NamedTuple):
     partitions: tuple[RestoredPartition, ...]
     clamped: tuple[ClampedOffset, ...]
 
@@ -173,7 +174,7 @@ class RestorePlan:
     targets: tuple[Path, ...]
     selection: Selection
     files: tuple[tuple[SavedFile, ...], ...]
-    """Of each log directory."""
+    """The files of each log directory."""
     as_is: bool = False
 
     @property
@@ -243,23 +244,23 @@ def plan_restore(
 def _check_selection(manifest: Manifest, selection: Selection) -> None:
     known = {each.topic_partition for saved in manifest.dirs for each in saved.partitions}
     for topic, number in selection.topics:
-        if not any(at.topic == topic and number in {None, at.partition} for at in known):
+        if not any(tp.topic == topic and number in {None, tp.partition} for tp in known):
             name = topic if number is None else f"{topic}:{number}"
             raise BackupError(f"backup {manifest.backup_id} has no {name}")
-    for at, offset in selection.to_offsets:
-        if at.topic in _NEVER_TRUNCATED:
+    for tp, offset in selection.to_offsets:
+        if tp.topic in _NEVER_TRUNCATED:
             raise BackupError(
-                f"{at.topic}:{at.partition}:{offset}: this log cannot be truncated, since brokers "
+                f"{tp.topic}:{tp.partition}:{offset}: this log cannot be truncated, since brokers "
                 "would no longer know their topics or remote segments; truncate logs of other "
                 "topics only"
             )
-        if at not in known or not selection.has(at):
+        if tp not in known or not selection.has(tp):
             raise BackupError(
-                f"{at.topic}:{at.partition} is to be truncated, but is not among "
+                f"{tp.topic}:{tp.partition} is to be truncated, but is not among "
                 "the restored partitions"
             )
         if offset < 0:
-            raise BackupError(f"{at.topic}:{at.partition}:{offset}: the offset must be 0 or more")
+            raise BackupError(f"{tp.topic}:{tp.partition}:{offset}: the offset must be 0 or more")
 
 
 def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selection) -> None:
@@ -267,15 +268,15 @@ def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selec
     for saved in manifest.dirs:
         bases = _first_bases(saved)
         wanted = [
-            (at, offset) for at, offset in selection.to_offsets if offset < bases.get(str(at), 0)
+            (tp, offset) for tp, offset in selection.to_offsets if offset < bases.get(str(tp), 0)
         ]
         starts = _saved_starts(store, manifest, saved) if wanted else {}
-        for at, offset in wanted:
-            base = bases[str(at)]
+        for tp, offset in wanted:
+            base = bases[str(tp)]
             # A lower log start is that of a tiered log, as for a broker that starts.
-            if starts.get(at, base) < base:
+            if starts.get(tp, base) < base:
                 raise BackupError(
-                    f"{at.topic}:{at.partition}:{offset}: the log cannot be truncated there: its "
+                    f"{tp.topic}:{tp.partition}:{offset}: the log cannot be truncated there: its "
                     f"records below offset {base} are in remote storage, which a restore does not "
                     f"change, and would still be read; give offset {base} or a higher one (with "
                     f"{base}, no local record is kept)"
@@ -297,7 +298,7 @@ def _saved_starts(
 
 
 def _selected(saved: SavedDir, selection: Selection) -> Iterable[SavedFile]:
-    ends = {str(at): offset for at, offset in selection.to_offsets}
+    ends = {str(tp): offset for tp, offset in selection.to_offsets}
     firsts = _first_bases(saved)
     for file in saved.files:
         directory = file.directory
@@ -398,9 +399,9 @@ def _read_marker(target: Path) -> dict[str, Any] | None:
 
 
 def _write_marker(
-    disk: Disk, plan: RestorePlan, target: Path, restored: _Restored | None = None
+    disk: Disk, plan: RestorePlan, target: Path, restored: _RestoredLogs | None = None
 ) -> None:
-    """With what was restored, once nothing is left but to move it into place."""
+    """Write the marker. It has the `restored` logs once they only have to be moved into place."""
     content: dict[str, Any] = {"restore": _identity(plan, target)}
     if restored is not None:
         content["partitions"], content["clamped"] = map(list, restored)
@@ -428,11 +429,11 @@ def run_restore(
     clock = clock or Clock()
     workers = workers or ThreadWorkers()
     disk = Disk()
-    restored, fetched, groups = _ready(plan), 0, 0
+    restored, fetched, groups = _completed_logs(plan), 0, 0
     if restored is None:
         stagings = [_begin(disk, plan, target) for target in plan.targets]
         fetched, groups = _fetch(plan, stagings, workers)
-        restored = _Restored(_whole(plan), ())
+        restored = _RestoredLogs(_untruncated_logs(plan), ())
         if plan.needs_opening:
             restored = _open_and_close(plan, stagings)
         elif plan.selection.topics:
@@ -459,8 +460,8 @@ def run_restore(
     )
 
 
-def _ready(plan: RestorePlan) -> _Restored | None:
-    """What an interrupted restore had ready, if it only had to be moved into place."""
+def _completed_logs(plan: RestorePlan) -> _RestoredLogs | None:
+    """The logs of an interrupted restore that only have to be moved into place, if there is one."""
     markers = {target: _read_marker(target) for target in plan.targets}
     ready = [each for each in markers.values() if each is not None and "partitions" in each]
     if not ready:
@@ -472,7 +473,7 @@ def _ready(plan: RestorePlan) -> _Restored | None:
                 f"remove {', '.join(str(each) for each in markers if each != target)} as well, and "
                 "restore again"
             )
-    return _Restored(
+    return _RestoredLogs(
         tuple(RestoredPartition(*each) for each in ready[0]["partitions"]),
         tuple(ClampedOffset(*each) for each in ready[0]["clamped"]),
     )
@@ -531,7 +532,7 @@ def _fetch(plan: RestorePlan, stagings: Sequence[Path], workers: Workers) -> tup
 
 def _fetch_file(task: _FetchTask, *, store: BackupStore) -> int:
     """Runs in a worker. Returns 0 if the file was there already."""
-    if _is_there(task):
+    if _is_fetched(task):
         return 0
     disk = Disk()
     temporary = task.target.with_name(f"{task.target.name}.{secrets.token_hex(4)}.fetching")
@@ -550,7 +551,7 @@ def _fetch_file(task: _FetchTask, *, store: BackupStore) -> int:
     return 1
 
 
-def _is_there(task: _FetchTask) -> bool:
+def _is_fetched(task: _FetchTask) -> bool:
     """Whether an interrupted restore has fetched the file already."""
     try:
         with task.target.open("rb") as file:
@@ -565,7 +566,7 @@ def _is_there(task: _FetchTask) -> bool:
         return False
 
 
-def _whole(plan: RestorePlan) -> tuple[RestoredPartition, ...]:
+def _untruncated_logs(plan: RestorePlan) -> tuple[RestoredPartition, ...]:
     return tuple(
         RestoredPartition(each.topic, each.partition, each.end_offset, each.end_offset)
         for saved in plan.manifest.dirs
@@ -586,7 +587,7 @@ def _limit_checkpoints(disk: Disk, plan: RestorePlan, stagings: Sequence[Path]) 
             except StratalogError as error:  # as in Kafka, it counts as missing
                 _log.warning("%s: %s", path, error)
                 continue
-            kept = {at: offset for at, offset in offsets.items() if plan.selection.has(at)}
+            kept = {tp: offset for tp, offset in offsets.items() if plan.selection.has(tp)}
             if kept != offsets:
                 disk.write_atomically(path, encode_offsets(kept))
 
@@ -594,7 +595,7 @@ def _limit_checkpoints(disk: Disk, plan: RestorePlan, stagings: Sequence[Path]) 
 # -- opening, truncating and closing the logs
 
 
-def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
+def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _RestoredLogs:
     config = BrokerConfig()
     config = replace(config, log_config=replace(config.log_config, file_delete_delay_ms=0))
     options = OpenOptions(create=False, missing_dirs="offline")
@@ -604,7 +605,7 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
         dirs.recover()
         slots = sorted(dirs.catalog.slots(), key=lambda slot: slot.topic_partition)
         logs = {slot.topic_partition: slot.log() for slot in slots}
-        before = {each[:2]: each.backup_end_offset for each in _whole(plan)}
+        before = {each[:2]: each.backup_end_offset for each in _untruncated_logs(plan)}
         ends = _ends(logs, plan.selection)
         for slot in slots:
             if slot.topic_partition in ends:
@@ -614,26 +615,27 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
             clamped = _clamp_offsets(logs)
         rests = _later_remote_parts(slots, plan.selection)
         opened = {
-            at: _restored(at, log, before.get(at, 0), may_have_more=at in rests)
-            for at, log in logs.items()
+            tp: _restored(tp, log, before.get(tp, 0), may_have_more=tp in rests)
+            for tp, log in logs.items()
         }
-        others = [each for each in _whole(plan) if each[:2] not in opened]  # cluster metadata
+        # Logs of cluster metadata are not opened.
+        others = [each for each in _untruncated_logs(plan) if each[:2] not in opened]
         restored = tuple(sorted([*opened.values(), *others]))
         for log in logs.values():
-            log.maintenance.remove_discarded(time.time_ns() // 1_000_000, at_once=True)
+            log.maintenance.remove_discarded(current_time_ms(), at_once=True)
     except BaseException:
         dirs.abandon()
         raise
     raise_first(dirs.close())
     for staging in stagings:
         _sweep(staging)
-    return _Restored(restored, clamped)
+    return _RestoredLogs(restored, clamped)
 
 
 def _truncate(slot: PartitionSlot, offset: int) -> None:
-    """Batches are dropped as a whole. The log must end where its last batch does, as whoever opens
-    it next will find it; `PartitionLog.truncate_to` would go on at `offset`, as a broker does. A
-    log start inside a dropped batch is where the log goes on, without any record."""
+    """Batches are dropped as a whole. The log must end with its last batch, as the next opening
+    will find it; `PartitionLog.truncate_to` would continue at `offset`, as a broker does. If the
+    log start is inside a dropped batch, the log is empty and continues there."""
     log = slot.log()
     log.truncate_to(offset)
     end = end_of_batches(log.path)
@@ -646,11 +648,11 @@ def _truncate(slot: PartitionSlot, offset: int) -> None:
 
 
 def _restored(
-    at: TopicPartition, log: PartitionLog, end_before: int, *, may_have_more: bool
+    tp: TopicPartition, log: PartitionLog, end_before: int, *, may_have_more: bool
 ) -> RestoredPartition:
     end = log.log_end_offset
     is_open = end < end_before and log.last_stable_offset < end
-    return RestoredPartition(*at, end, end_before, is_open, may_have_more)
+    return RestoredPartition(*tp, end, end_before, is_open, may_have_more)
 
 
 def _ends(
@@ -659,15 +661,15 @@ def _ends(
     """Where logs are truncated."""
     ends: dict[TopicPartition, int] = {}
     if selection.until_ms is not None:
-        for at, log in logs.items():
-            if at.topic in _NEVER_TRUNCATED:
+        for tp, log in logs.items():
+            if tp.topic in _NEVER_TRUNCATED:
                 continue
             found = log.find_time(selection.until_ms)
             if found is not None:
-                ends[at] = found.offset
-    for at, offset in selection.to_offsets:
-        ends[at] = min(offset, ends.get(at, offset))
-    return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
+                ends[tp] = found.offset
+    for tp, offset in selection.to_offsets:
+        ends[tp] = min(offset, ends.get(tp, offset))
+    return {tp: max(end, logs[tp].log_start_offset) for tp, end in ends.items()}
 
 
 def _later_remote_parts(
@@ -680,9 +682,9 @@ def _later_remote_parts(
     remote = _remote_logs(slots)
     found = set()
     for slot in tiered:
-        at, log = slot.topic_partition, slot.log()
+        tp, log = slot.topic_partition, slot.log()
         topic_id = read_topic_id(slot.path)
-        place = None if topic_id is None else TopicIdPartition(at.topic, encode_id(topic_id), at[1])
+        place = None if topic_id is None else TopicIdPartition(tp.topic, encode_id(topic_id), tp[1])
         known = None if place is None else remote.get(place)
         first = log.segments.bases[0]
         if known is None:  # the metadata are on another broker
@@ -694,7 +696,7 @@ def _later_remote_parts(
                 if each.start_offset < first
             )
         if is_later:
-            found.add(at)
+            found.add(tp)
     return found
 
 
@@ -720,15 +722,15 @@ class _Commit(NamedTuple):
     key: dict[str, Any]
     value: dict[str, Any]
     producer_id: int | None = None
-    """Of the open transaction that it belongs to."""
+    """Producer id of the open transaction that it belongs to."""
 
 
 def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
     """Commit the end of a log for groups that have read further: else their consumers would start
     anew, at the beginning or at the end."""
     clamped: list[ClampedOffset] = []
-    for at, log in sorted(logs.items()):
-        if at.topic != names.CONSUMER_OFFSETS_TOPIC:
+    for tp, log in sorted(logs.items()):
+        if tp.topic != names.CONSUMER_OFFSETS_TOPIC:
             continue
         found = [
             (commit, end)
@@ -765,7 +767,7 @@ def _commits(log: PartitionLog) -> list[_Commit]:
     it keeps until the transaction ends."""
     latest = LatestRecords.of(log)
     known = log.producers.producers  # all that can still end a transaction
-    pending = [(each, at) for at, each in latest.pending.items() if at in known]
+    pending = [(each, tp) for tp, each in latest.pending.items() if tp in known]
     stored = [(latest.committed, None), *pending]
     return [
         _Commit(*fields, producer_id)
@@ -797,7 +799,7 @@ def _end_below(
 
 
 def _last_magic(log: PartitionLog) -> int:
-    """Of the last batch."""
+    """The magic of the last batch."""
     magic = MAGIC_2
     for part in log.parts_from(max(log.log_start_offset, log.log_end_offset - 1)):
         for batch in batches_of(part, CorruptionPolicy(None, lambda: False)):
@@ -810,7 +812,7 @@ def _commit_record(commit: _Commit, end: int, version: int) -> tuple[bytes, byte
         "offset": end,
         "leaderEpoch": -1,
         "metadata": commit.value["metadata"],
-        "commitTimestamp": time.time_ns() // 1_000_000,
+        "commitTimestamp": current_time_ms(),
         "expireTimestamp": -1,
     }
     return encode_group_record(1, commit.key, fields, version)
@@ -819,11 +821,11 @@ def _commit_record(commit: _Commit, end: int, version: int) -> tuple[bytes, byte
 def _append_old_commits(
     log: PartitionLog, commits: Sequence[tuple[_Commit, int]], magic: int
 ) -> None:
-    """In the format that the log has: its broker may know no later one, and then it would load no
-    offset at all. A leader's append would convert them."""
+    """Append in the format of the log: its broker may not know a later one, and would then load no
+    offset at all. A leader's append would convert the records."""
     for each in commits:
         key, value = _commit_record(*each, _OLD_VALUE_VERSION)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = current_time_ms()
         record = Record(log.log_end_offset, now_ms, key, value)
         log.append_as_follower(encode_legacy([record], magic))
 
@@ -832,7 +834,7 @@ def _append_commits(
     log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]], fields: BatchFields
 ) -> None:
     """As many batches as the topic's settings require."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = current_time_ms()
     bytes_max = min(log.config.max_message_bytes, log.config.segment_bytes)
     records: list[Record] = []
     size_bytes = 0

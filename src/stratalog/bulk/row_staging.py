@@ -1,6 +1,6 @@
 """Stages rows: choose topic and partition, encode Arrow columns as batches, write staged files.
 
-Which rows may be written, and to which partitions, is in `producing.columns`. Whatever the log
+Which rows may be written, and to which partitions, is in `producing.arrow_rows`. Whatever the log
 would reject is rejected here, with Kafka's errors, so that a commit cannot fail because of a row.
 Rows are encoded in portions of `GATHER_BYTES`, and memory stays within a few times that.
 
@@ -9,7 +9,6 @@ Importing this module loads compiled kernels; import it where many records are w
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +17,8 @@ from stratalog.format.batch import Codec
 from stratalog.format.encode_columns import InputColumns, encode_rows
 from stratalog.format.hashing import checksum_rows
 from stratalog.format.record import BatchFields
-from stratalog.producing import columns
+from stratalog.format.times import current_time_ms
+from stratalog.producing import arrow_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ class StagingOptions:
 
 
 class RowStager:
-    """The rows of one attempt of one task."""
+    """Stages the rows of one attempt of one task."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class RowStager:
         self._terms = terms
         self._task = task
         self._now_ms = now_ms
-        self._topics: dict[str, tuple[StagedTopic, columns.RowPartitioner]] = {}
-        self._portions = columns.Portions(GATHER_BYTES)
+        self._topics: dict[str, tuple[StagedTopic, arrow_rows.RowPartitioner]] = {}
+        self._portions = arrow_rows.RowPortions(GATHER_BYTES)
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -78,26 +78,28 @@ class RowStager:
 
     def finish(self) -> tuple[StagedRun, ...]:
         """Write what is left, sync all files and return them."""
-        for portion in self._portions.rest():
+        for portion in self._portions.remaining():
             self._stage(portion)
         return self._stager.finish()
 
     def _stage(self, portion: pa.RecordBatch) -> None:
-        rows = columns.with_null_times(portion)
-        for name, of_topic, number_of in columns.rows_by_topic(rows, self._terms.topic, self._rows):
+        rows = arrow_rows.with_null_times(portion)
+        for name, of_topic, number_of in arrow_rows.rows_by_topic(
+            rows, self._terms.topic, self._rows
+        ):
             topic, partitioner = self._topic(name)
             now_ms = self._now_ms()
-            columns.check_rows(of_topic, name, topic.rules, now_ms, number_of)
+            arrow_rows.check_rows(of_topic, name, topic.rules, now_ms, number_of)
             self._encode(topic, partitioner, of_topic, now_ms, number_of)
         self._rows += portion.num_rows
 
-    def _topic(self, name: str) -> tuple[StagedTopic, columns.RowPartitioner]:
+    def _topic(self, name: str) -> tuple[StagedTopic, arrow_rows.RowPartitioner]:
         found = self._topics.get(name)
         if found is None:
             topic = self._finder.find(name)
             here = [number for number, _ in topic.dirs]
             # Tasks begin with different partitions.
-            partitioner = columns.RowPartitioner(
+            partitioner = arrow_rows.RowPartitioner(
                 name, topic.partition_count, here, self._terms.batch_bytes, self._task
             )
             found = self._topics[name] = (topic, partitioner)
@@ -106,12 +108,12 @@ class RowStager:
     def _encode(
         self,
         topic: StagedTopic,
-        partitioner: columns.RowPartitioner,
+        partitioner: arrow_rows.RowPartitioner,
         rows: pa.RecordBatch,
         now_ms: int,
-        number_of: columns.RowNumber,
+        number_of: arrow_rows.RowNumber,
     ) -> None:
-        limits = columns.limits_of(topic.rules, self._terms.batch_bytes)
+        limits = arrow_rows.limits_of(topic.rules, self._terms.batch_bytes)
         checksum = checksum_rows(rows) if self._terms.has_checksums else None
         given = InputColumns(rows, now_ms)
         for partition, numbers in partitioner.row_numbers(rows, number_of):
@@ -148,11 +150,7 @@ def stage_rows(
         has_checksums=may_repeat and options.compares_content,
     )
     with stager:
-        rows = RowStager(stager, options.target, terms, task=stager.task, now_ms=_now_ms)
+        rows = RowStager(stager, options.target, terms, task=stager.task, now_ms=current_time_ms)
         for batch in batches:
             rows.add(batch)
         return rows.finish()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

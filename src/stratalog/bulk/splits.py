@@ -5,9 +5,9 @@ split is what one task reads, one or several segment ranges in order. Both are s
 hold no open file, and can be found again by offset if a broker has replaced the segment meanwhile.
 
 Bytes are divided between batches. The offset index has an entry every few kilobytes; each entry is
-checked against the log (a valid batch with the valid CRC starts there) before it is used. If more
-ranges are wanted than the index has entries, the headers of the batches tell which offsets they
-hold, and a range may start or end inside a batch: the batch is then decoded for both.
+checked against the log (a batch with a valid CRC starts there) before it is used. If more ranges
+are wanted than the index has entries, the headers of the batches show which offsets they hold, and
+a range may start or end inside a batch: the batch is then decoded for both.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import CorruptError
 from stratalog.format.batch import MAGIC_2
 from stratalog.format.log_entry import records_of
+from stratalog.log.reader import first_offset_at
 from stratalog.log.tiered_view import RemoteSegmentView
 from stratalog.storage.remote_path import RemotePath
-from stratalog.storage.segment_view import Seek
+from stratalog.storage.segment_view import SeekResult
 
 if TYPE_CHECKING:
     import uuid
@@ -127,7 +128,7 @@ class Split:
 
 
 def offset_ranges(splits: Iterable[Split]) -> dict[TopicPartition, OffsetRange]:
-    """The first and the last offset that the splits have of each partition."""
+    """The range of offsets that the splits have of each partition."""
     found: dict[TopicPartition, OffsetRange] = {}
     for part in (part for split in splits for part in split.ranges):
         held = found.get(part.topic_partition, OffsetRange(part.start_offset, part.end_offset))
@@ -231,7 +232,7 @@ def segment_of(view: PartitionView, part: SegmentRange) -> SegmentView:
     return view.segments[view.segments.slot_of(part.start_offset)]
 
 
-def _end_position(at: Seek, end: int, otherwise: int) -> int:
+def _end_position(at: SeekResult, end: int, otherwise: int) -> int:
     """Where the last batch with an offset below `end` ends; `at` is the first to reach `end`."""
     if at.batch is None:
         return otherwise
@@ -293,14 +294,16 @@ def divide_by_offsets(
     left = whole
     while left.start_offset < whole.end_offset:
         end = min(left.start_offset + offsets_max, whole.end_offset)
-        following = segment.seek(end) if end < whole.end_offset else Seek(whole.end_position, None)
+        following = (
+            segment.seek(end) if end < whole.end_offset else SeekResult(whole.end_position, None)
+        )
         end_position = min(whole.end_position, _end_position(following, end, whole.end_position))
         if left.start_position < end_position:
             yield replace(left, end_position=end_position, end_offset=end)
         left = replace(
             left,
             start_position=max(left.start_position, following.position),
-            start_offset=max(end, _first_offset(following)),
+            start_offset=max(end, _first_offset(segment, following, end + offsets_max)),
         )
         if following.batch is None:
             if left.size_bytes > 0:  # corrupt: the task that reads it reports it
@@ -308,10 +311,20 @@ def divide_by_offsets(
             return
 
 
-def _first_offset(at: Seek) -> int:
-    """No record of the batch has a lower one. The header of old messages has the last one only."""
+def _first_offset(segment: SegmentView, at: SeekResult, limit_offset: int) -> int:
+    """No record of the batch has a lower one. The header of old messages has the last one only; if
+    that is not below `limit_offset`, there may be a gap before them, and they are read."""
     batch = at.batch
-    return batch.base_offset if batch is not None and batch.magic == MAGIC_2 else 0
+    if batch is None:
+        return 0
+    if batch.magic == MAGIC_2:
+        return batch.base_offset
+    if batch.last_offset < limit_offset:
+        return 0
+    try:
+        return first_offset_at(segment, at.position)
+    except CorruptError:
+        return 0  # the task that reads it reports it
 
 
 def divide_evenly(

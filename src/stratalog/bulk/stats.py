@@ -11,7 +11,6 @@ would save, from a sample of the records.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,13 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.bulk.options import ReadOptions, Subscription
-from stratalog.bulk.planning import plan_read
+from stratalog.bulk.read_planning import plan_read
 from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
 from stratalog.bulk.workers import Clock, JobResult, KeyedJob, ThreadWorkers, pack
 from stratalog.config import LogConfig
 from stratalog.config.values import HOUR_MS
 from stratalog.format.hashing import hash_keys
+from stratalog.format.times import current_time_ms
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.storage.remote_path import location
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
 
 
-class Facts(NamedTuple):
+class RecordFacts(NamedTuple):
     """Sums over records."""
 
     records: int = 0
@@ -60,14 +60,14 @@ class Facts(NamedTuple):
     hours: tuple[tuple[int, int, int], ...] = ()
     """(start in ms, records, bytes) of every hour that has any."""
     codecs: tuple[tuple[str, float], ...] = ()
-    """What codecs make of a byte of keys and values."""
+    """Compression ratio by codec: compressed bytes per byte of keys and values."""
 
 
-def _sum_of(found: Iterable[Facts]) -> Facts:
-    """Facts of several runs of records as one."""
+def _sum_of(found: Iterable[RecordFacts]) -> RecordFacts:
+    """The sum of facts about several runs of records."""
     each = [facts for facts in found if facts.records]
     if not each:
-        return Facts()
+        return RecordFacts()
     sizes: Counter[int] = Counter()
     hour_records: Counter[int] = Counter()
     hour_bytes: Counter[int] = Counter()
@@ -77,7 +77,7 @@ def _sum_of(found: Iterable[Facts]) -> Facts:
         hour_bytes.update({start: size for start, _, size in facts.hours})
     timed = [facts for facts in each if facts.first_timestamp >= 0]
     largest = max(each, key=lambda facts: (bool(facts.codecs), facts.payload_bytes))
-    return Facts(
+    return RecordFacts(
         sum(facts.records for facts in each),
         sum(facts.null_keys for facts in each),
         sum(facts.tombstones for facts in each),
@@ -223,17 +223,17 @@ class KeyColumns(NamedTuple):
     tombstones: NDArray[np.bool_]
 
 
-def _look_at_ranges(parts: tuple[SegmentRange, ...]) -> tuple[Facts, KeyColumns]:
+def _count_ranges(parts: tuple[SegmentRange, ...]) -> tuple[RecordFacts, KeyColumns]:
     """Sums over the records of a partition, and the columns that keys are counted by."""
-    found: list[Facts] = []
+    found: list[RecordFacts] = []
     columns: list[KeyColumns] = []
     for batch in _joined(ReadTask(_READ_SCHEMA).read(Split(parts))):
-        facts, keyed = _look_at_batch(batch, samples=not found)
+        facts, keyed = _count_batch(batch, samples=not found)
         found.append(facts)
         columns.append(keyed)
     if not columns:
         nothing = np.empty(0, np.int64)
-        return Facts(), KeyColumns(nothing, nothing, nothing, nothing.astype(np.bool_))
+        return RecordFacts(), KeyColumns(nothing, nothing, nothing, nothing.astype(np.bool_))
     joined = KeyColumns(*(np.concatenate(column) for column in zip(*columns, strict=True)))
     return _sum_of(found)._replace(codecs=found[0].codecs), joined
 
@@ -256,7 +256,7 @@ def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _look_at_batch(batch: pa.RecordBatch, *, samples: bool) -> tuple[Facts, KeyColumns]:
+def _count_batch(batch: pa.RecordBatch, *, samples: bool) -> tuple[RecordFacts, KeyColumns]:
     key, value = batch.column("key"), batch.column("value")
     has_key = np.asarray(key.is_valid())
     tombstones = np.asarray(value.is_null())
@@ -264,7 +264,7 @@ def _look_at_batch(batch: pa.RecordBatch, *, samples: bool) -> tuple[Facts, KeyC
     times = batch.column("timestamp").view(pa.int64()).to_numpy() // 1000
     offsets = batch.column("offset").to_numpy()
     timed = times[times >= 0]
-    facts = Facts(
+    facts = RecordFacts(
         len(sizes),
         int((~has_key).sum()),
         int((tombstones & has_key).sum()),
@@ -282,7 +282,7 @@ def _look_at_batch(batch: pa.RecordBatch, *, samples: bool) -> tuple[Facts, KeyC
 
 
 def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """In bytes; a null has none."""
+    """The length of each value in bytes; 0 for a null."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
     return np.diff(offsets).astype(np.int64)
 
@@ -351,7 +351,7 @@ class PartitionStats:
     partition: int
     size_bytes: int
     """Size of its `.log` files."""
-    facts: Facts = field(default_factory=Facts)
+    facts: RecordFacts = field(default_factory=RecordFacts)
     keys: KeyCounts = field(default_factory=KeyCounts)
     freed_by: Mapping[str, int] = field(default_factory=dict)
     """Bytes that retention would delete at once under another config."""
@@ -363,14 +363,14 @@ class PartitionStats:
 
     @property
     def compaction_saves_bytes(self) -> int:
-        """About what compacting everything would take off the log, tombstones still kept."""
+        """Estimate of the bytes that compacting the whole log would free. Tombstones are kept."""
         facts, keys = self.facts, self.keys
         weight = facts.payload_bytes + RECORD_OVERHEAD_BYTES * facts.records
         dead = keys.dead_bytes + RECORD_OVERHEAD_BYTES * keys.dead_records
         return round(self.size_bytes * dead / weight) if weight else 0
 
     def size_with(self, codec: str) -> int:
-        """About what the log would take under another `compression.type`."""
+        """Estimate of the size of the log under another `compression.type`."""
         ratio = dict(self.facts.codecs).get(codec, 1.0)
         weight = self.facts.payload_bytes + RECORD_OVERHEAD_BYTES * self.facts.records
         return round(weight * ratio)
@@ -405,17 +405,17 @@ def stats(
     """
     clock = Clock()
     workers = workers or ThreadWorkers()
-    logs = [_Log.look(location(path).absolute(), what_if or {}) for path in partitions]
+    logs = [_OpenedPartition.of(location(path).absolute(), what_if or {}) for path in partitions]
     splits = _splits(logs)
     records_max = sum(part.offsets for split in splits for part in split.ranges)
     shares = max(1, min(256, records_max // RECORDS_PER_SHARE))
     groups = pack(splits, lambda split: split.size_bytes, slots=workers.slots, group_bytes=1)
     merged = workers.run_by_key(
-        KeyedJob(partial(_look, shares=shares), _merge),
+        KeyedJob(partial(_count_split, shares=shares), _merge),
         groups,
         title=f"stratalog stats: {len(splits)} splits",
     )
-    facts = {place: found for (place, _), found in merged if isinstance(found, Facts)}
+    facts = {place: found for (place, _), found in merged if isinstance(found, RecordFacts)}
     keys: dict[TopicPartition, KeyCounts] = {}
     for (place, _), found in merged:
         if isinstance(found, KeyCounts):
@@ -424,7 +424,7 @@ def stats(
         PartitionStats(
             *log.place,
             log.size_bytes,
-            facts.get(log.place, Facts()),
+            facts.get(log.place, RecordFacts()),
             keys.get(log.place, KeyCounts()),
             dict(log.freed_by),
         )
@@ -435,8 +435,8 @@ def stats(
     return StatsResult("stats", records, size_bytes, clock.seconds, len(groups), found_all)
 
 
-class _Log(NamedTuple):
-    """A partition before its records are read."""
+class _OpenedPartition(NamedTuple):
+    """An opened partition whose records are not read yet."""
 
     place: TopicPartition
     path: Path
@@ -444,8 +444,8 @@ class _Log(NamedTuple):
     freed_by: tuple[tuple[str, int], ...]
 
     @classmethod
-    def look(cls, path: Path, what_if: Mapping[str, str]) -> _Log:
-        now_ms = time.time_ns() // 1_000_000
+    def of(cls, path: Path, what_if: Mapping[str, str]) -> _OpenedPartition:
+        now_ms = current_time_ms()
         freed = []
         with PartitionView(path) as view:
             for name, value in what_if.items():
@@ -455,7 +455,7 @@ class _Log(NamedTuple):
             return cls(view.topic_partition, path, view.size_bytes, tuple(freed))
 
 
-def _splits(logs: list[_Log]) -> list[Split]:
+def _splits(logs: list[_OpenedPartition]) -> list[Split]:
     """Splits of all partitions. Directories of the same name are planned apart."""
     splits: list[Split] = []
     for root in sorted({log.path.parent for log in logs}):
@@ -469,16 +469,16 @@ _Key = tuple["TopicPartition", int]
 _FACTS: Final = -1
 
 
-def _look(split: Split, *, shares: int) -> Iterator[tuple[_Key, Any]]:
+def _count_split(split: Split, *, shares: int) -> Iterator[tuple[_Key, Any]]:
     """Runs in a worker: sums and key rows of a split, by partition and share of keys."""
     for place, parts in groupby(split.ranges, key=lambda part: part.topic_partition):
-        facts, columns = _look_at_ranges(tuple(parts))
+        facts, columns = _count_ranges(tuple(parts))
         yield (place, _FACTS), facts
         for share, rows in _shares_of(_key_rows(*columns), shares):
             yield (place, share), rows
 
 
-def _merge(key: _Key, found: list[Any]) -> tuple[_Key, Facts | KeyCounts]:
+def _merge(key: _Key, found: list[Any]) -> tuple[_Key, RecordFacts | KeyCounts]:
     """Runs in a worker."""
     if key[1] == _FACTS:
         return key, _sum_of(found)

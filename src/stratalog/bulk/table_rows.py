@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from stratalog.bulk.input_files import InputFile, Missing, RecordColumns, open_input
+from stratalog.bulk.input_files import InputFile, MissingFields, RecordColumns, open_input
 from stratalog.bulk.json_lines import json_objects, json_values, plain_column, plain_texts
 from stratalog.bulk.line_rows import TIME_MS_MAX, Rows, time_ms_of
 from stratalog.errors import ConfigError, InputFileError
@@ -156,7 +156,7 @@ class TableRows:
             if name in sources.values() or "value" not in sources:
                 columns[name] = pa.repeat(pa.scalar(text), batch.num_rows)
         taken: dict[str, pa.Array] = {}
-        missing = Missing()
+        missing = MissingFields()
         if "value" not in sources:
             texts = {name: _literals(columns[name]) for name in literals if name in columns}
             taken["value"] = json_objects({**columns, **texts}, literals).cast(pa.binary())
@@ -169,10 +169,10 @@ class TableRows:
 
     def _times(
         self, column: pa.Array, source: str, file: InputFile, row: int
-    ) -> tuple[pa.Array, Missing]:
+    ) -> tuple[pa.Array, MissingFields]:
         times = times_of(column)
         if not times.null_count:
-            return times, Missing()
+            return times, MissingFields()
         is_asked_for = self.mapping.timestamp is not None
         lacking = times.is_null() if is_asked_for else pc.and_(times.is_null(), column.is_valid())
         count = pc.sum(lacking).as_py() or 0
@@ -182,7 +182,7 @@ class TableRows:
                 f"{file.path}: row {row + index}: column {source!r} is not a timestamp, in ms "
                 f"since 1970 or as a date: {column[index].as_py()!r}"
             )
-        return times, Missing(times=count)
+        return times, MissingFields(times=count)
 
 
 def _literals(cells: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stratalog.bulk.workers import interrupts_held
+from stratalog.bulk.workers import interrupts_ignored
 from stratalog.commits.committer import CommitDirs, remove_staged_files
 from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
@@ -137,8 +137,8 @@ class TopicFinder:
         if topic is None:
             where = ", ".join(map(str, self._target.paths))
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} does not exist in {where}; create it, or set the option "
-                "topicPartitions to create it with this many partitions"
+                f"topic {name!r} does not exist in {where}; create it first, or set "
+                "the option topicPartitions to the number of partitions to create it with"
             )
         return topic
 
@@ -247,7 +247,7 @@ def find_topics(options: WriteOptions, names: Iterable[str]) -> tuple[StagedTopi
         for name in names:
             _check_partitions(options, finder.find(name))
     except BaseException:
-        with interrupts_held(), suppress(StratalogError):
+        with interrupts_ignored(), suppress(StratalogError):
             roll_back_topics(target, finder.created())
         raise
     return finder.created()
@@ -258,8 +258,8 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
     if wanted is not None and wanted.partition_count != topic.partition_count:
         raise ConfigError(
             "topicPartitions",
-            f"{wanted.partition_count} were requested, but topic {topic.name!r} has "
-            f"{topic.partition_count}; omit it to write to the existing topic",
+            f"{wanted.partition_count} partitions were requested, but topic {topic.name!r} has "
+            f"{topic.partition_count}; omit the option to write to the existing topic",
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
-from stratalog.maintenance.verify.directory import VerifyPlan, conclude, plan_directory
+from stratalog.maintenance.verify.directory import VerifyPlan, combine_reports, plan_directory
 from stratalog.maintenance.verify.findings import Finding, VerifyReport
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
@@ -52,7 +52,7 @@ def verify_plan(plan: VerifyPlan, workers: Workers | None = None) -> VerifyResul
     workers = workers or ThreadWorkers()
     groups = pack(plan.tasks, lambda task: task.size_bytes, slots=workers.slots)
     title = f"stratalog verify: {len(plan.tasks)} segments"
-    report = conclude(plan, workers.run(verify_segment, groups, title=title))
+    report = combine_reports(plan, workers.run(verify_segment, groups, title=title))
     counts = report.counts
     return VerifyResult(
         "verify", counts.records, counts.size_bytes, clock.seconds, len(groups), report

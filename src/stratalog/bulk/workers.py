@@ -172,8 +172,9 @@ def raise_failed(results: list[R]) -> list[R]:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Ignore Ctrl-C in here: a commit is short, and nobody could tell whether it was interrupted.
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C in this block: a commit is short, and after an interrupt its result would be
+    unknown.
 
     Only the main thread receives interrupts.
     """

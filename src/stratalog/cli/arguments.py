@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import time
 from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ge
 import typer
 from typer.core import TyperCommand
 
-from stratalog.errors import LogDirLockedError
-from stratalog.format.quantities import InvalidQuantityError, parse_size
-from stratalog.format.times import TIME_HELP, InvalidTimeError, parse_duration, parse_time
+from stratalog.errors import ConfigError, LogDirLockedError
+from stratalog.format.quantities import SIZE_HELP, InvalidQuantityError, parse_size
+from stratalog.format.times import (
+    TIME_HELP,
+    InvalidTimeError,
+    current_time_ms,
+    parse_duration,
+    parse_time,
+)
 from stratalog.storage.remote_path import RemotePath, location, set_default_options
 
 if TYPE_CHECKING:
@@ -46,20 +51,39 @@ def flag(name: str, text: str, *, short: str | None = None) -> Any:
 
 
 def option(
-    name: str, metavar: str, text: str, *, short: str | None = None, least: int | None = None
+    name: str,
+    metavar: str,
+    text: str,
+    *,
+    short: str | None = None,
+    least: int | None = None,
+    parser: Callable[[str], Any] | None = None,
 ) -> Any:
     """An option with a value, for `Annotated`. A number may not be below `least`."""
-    return typer.Option(*_names(name, short), metavar=metavar, help=text, min=least)
+    names = _names(name, short)
+    return typer.Option(*names, metavar=metavar, help=text, min=least, parser=parser)
 
 
-def repeatable(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
+def repeatable(
+    name: str,
+    metavar: str,
+    text: str,
+    *,
+    short: str | None = None,
+    parser: Callable[[str], Any] | None = None,
+) -> Any:
     """An option that may be given several times, for `Annotated`."""
-    return option(name, metavar, f"{text} Repeatable.", short=short)
+    return option(name, metavar, f"{text} Repeatable.", short=short, parser=parser)
 
 
 def topics_option(text: str) -> Any:
     """`--topic TOPIC[:PARTITION]`, for `Annotated`."""
     return repeatable("--topic", "TOPIC[:PARTITION]", text, short="-t")
+
+
+def config_option(text: str) -> Any:
+    """`--config NAME=VALUE`, for `Annotated`."""
+    return repeatable("--config", "NAME=VALUE", text, short="-c")
 
 
 def partitions_option(text: str, *, show_default: bool = True) -> Any:
@@ -71,6 +95,10 @@ def partitions_option(text: str, *, show_default: bool = True) -> Any:
 
 def _names(name: str, short: str | None) -> list[str]:
     return [name] if short is None else [name, short]
+
+
+def _log_dir_option(text: str, parser: Callable[[str], Path]) -> Any:
+    return repeatable("--log-dir", "DIR", text, short="-d", parser=parser)
 
 
 # -- what to work on
@@ -97,23 +125,10 @@ TopicsArgument = Annotated[
 ]
 LogDirOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--log-dir",
-        "-d",
-        metavar="DIR",
-        help="A log directory with the topics, or its URI. Repeatable.",
-        parser=location,
-    ),
+    _log_dir_option("A log directory with the topics, or its URI.", location),
 ]
 LocalLogDirOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--log-dir",
-        "-d",
-        metavar="DIR",
-        help="A log directory, on a local disk. Repeatable.",
-        parser=local_path,
-    ),
+    list[Path] | None, _log_dir_option("A log directory, on a local disk.", local_path)
 ]
 """For commands that write: logs in stores can only be read."""
 
@@ -141,12 +156,11 @@ StorageOption = Annotated[
 
 RemoteOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--remote",
-        metavar="URI",
-        help="The store of tiered topics: a URI with bucket and prefix, or a directory. Logs "
-        "then include the segments that brokers have moved there.",
-        show_default=False,
+        "URI",
+        "The store of tiered topics: a URI with bucket and prefix, or a directory. Logs then "
+        "include the segments that brokers have moved there.",
     ),
 ]
 RemoteLayoutOption = Annotated[
@@ -300,15 +314,17 @@ NowOption = Annotated[
         "--now", "TIME", f"Plan as if it were this time: {TIME_HELP}. Default: the current time."
     ),
 ]
-DryRunNowOption = Annotated[
-    str | None,
-    option(
+
+
+def now_option(modes: str) -> Any:
+    """`--now TIME` of a command that only plans in these modes, for `Annotated`."""
+    return option(
         "--now",
         "TIME",
-        f"With --dry-run or --explain, plan as if it were this time: {TIME_HELP}. "
-        "Default: the current time.",
-    ),
-]
+        f"With {modes}, plan as if it were this time: {TIME_HELP}. Default: the current time.",
+    )
+
+
 DefaultsOption = Annotated[
     bool, flag("--defaults", "If the broker's limits are unknown, apply Kafka's defaults.")
 ]
@@ -317,12 +333,9 @@ DefaultsOption = Annotated[
 
 ConfigOption = Annotated[
     list[str] | None,
-    repeatable(
-        "--config",
-        "NAME=VALUE",
+    config_option(
         "Set a Kafka topic or broker setting for this run only, such as retention.ms=7d or "
-        "retention.bytes=10GiB.",
-        short="-c",
+        "retention.bytes=10GiB."
     ),
 ]
 CreateInBrokerDirOption = Annotated[
@@ -335,22 +348,20 @@ CreateInBrokerDirOption = Annotated[
 ]
 ServerPropertiesOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--server-properties",
-        metavar="FILE",
-        help=(
-            "The broker's server.properties file: broker settings, defaults for topics, and "
-            "metadata.log.dir."
-        ),
+        "FILE",
+        "The broker's server.properties file: broker settings, defaults for topics, and "
+        "metadata.log.dir.",
     ),
 ]
 MetadataLogDirOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--metadata-log-dir",
-        metavar="DIR",
-        help="The directory that contains the cluster's metadata (__cluster_metadata-0), if it "
-        "is not one of the log directories.",
+        "DIR",
+        "The directory that contains the cluster's metadata (__cluster_metadata-0), if it is not "
+        "one of the log directories.",
     ),
 ]
 
@@ -373,7 +384,13 @@ def key_values(flag: str, given: Sequence[str]) -> dict[str, str]:
     return found
 
 
+_INTEGER: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _UNIT_MS: Final = {"ms": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600_000}
+_FORMS: Final = {
+    unit: f"{'milliseconds' if unit == 'ms' else unit}, or a duration such as 90s, 1h30m or 7d"
+    for unit in _UNIT_MS
+} | dict.fromkeys(("bytes", "size"), SIZE_HELP)
+"""What a setting takes on the command line, by the last word of its name."""
 
 
 def setting_values(flag: str, given: Sequence[str]) -> dict[str, str]:
@@ -391,10 +408,12 @@ def _plain(flag: str, name: str, text: str) -> str:
         if rest:
             raise typer.BadParameter(f"{flag}: {name}={text} is not a whole number of {unit}")
         return str(amount)
-    if unit in {"bytes", "size"}:
-        with suppress(InvalidQuantityError):  # a negative number, or one that Kafka rejects
+    if unit not in _FORMS or _INTEGER.fullmatch(text):
+        return text
+    with suppress(InvalidQuantityError):
+        if unit not in _UNIT_MS:
             return str(parse_size(text))
-    return text
+    raise ConfigError(name, f"{text!r} is not valid; use {_FORMS[unit]}", value=text)
 
 
 def time_of(text: str | None, flag: str) -> int | None:
@@ -402,20 +421,15 @@ def time_of(text: str | None, flag: str) -> int | None:
     if text is None:
         return None
     try:
-        return parse_time(text, now_ms=now_ms())
+        return parse_time(text, now_ms=current_time_ms())
     except InvalidTimeError as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
-
-
-def now_ms() -> int:
-    """The current time, in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def now_or(text: str | None, flag: str) -> int:
     """The time given with `flag`, or else the current time."""
     given = time_of(text, flag)
-    return now_ms() if given is None else given
+    return current_time_ms() if given is None else given
 
 
 def key_bytes(text: str, key_format: str) -> bytes:
@@ -439,7 +453,7 @@ def key_bytes(text: str, key_format: str) -> bytes:
 
 def locked_text(error: LogDirLockedError, *, has_dry_run: bool = True) -> str:
     """What holds the lock, and what to do."""
-    return f"{error.what}; stop the broker{', or use --dry-run' if has_dry_run else ''}"
+    return f"{error.what}; stop that process first{', or use --dry-run' if has_dry_run else ''}"
 
 
 # -- help

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.bulk.backup_store import Manifest
-from stratalog.cli.arguments import JsonOption, StorageOption, argument, flag, with_groups
+from stratalog.cli.arguments import JsonOption, StorageOption, argument, flag, option, with_groups
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time
 from stratalog.cli.workers import SparkOptions
@@ -37,13 +37,12 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     list_: Annotated[bool, flag("--list", "List the backups at URI. Takes no DIR.")] = False,
     keep: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--keep",
-            metavar="N",
-            min=1,
-            help="After the backup, remove all but the N newest backups. Without DIR, only "
-            "remove old ones.",
-            show_default=False,
+            "N",
+            "After the backup, remove all but the N newest backups. Without DIR, only remove old "
+            "ones.",
+            least=1,
         ),
     ] = None,
     read_all: Annotated[
@@ -181,7 +180,7 @@ def _row(manifest: Manifest | UnreadableBackup) -> dict[str, object]:
                 "isLive": each.is_live,
                 "isClean": each.is_clean,
                 "isSettled": each.is_settled,
-                "partitions": [json_names(at._asdict()) for at in each.partitions],
+                "partitions": [json_names(found._asdict()) for found in each.partitions],
             }
             for each in manifest.dirs
         ],
@@ -189,7 +188,7 @@ def _row(manifest: Manifest | UnreadableBackup) -> dict[str, object]:
 
 
 def _print(result: BackupResult, where: Path, *, as_json: bool) -> None:
-    partitions = [at for each in result.dirs for at in each.partitions]
+    partitions = [found for each in result.dirs for found in each.partitions]
     if not as_json:
         sent = f"{human_size(result.sent_bytes)} of {human_size(result.size_bytes)} sent"
         print(
@@ -199,8 +198,8 @@ def _print(result: BackupResult, where: Path, *, as_json: bool) -> None:
         if result.verified_objects is not None:
             print(f"{counted(result.verified_objects, 'object')} verified")
     else:
-        for at in partitions:
-            print(json_line({"kind": "partition", **json_names(at._asdict())}))
+        for found in partitions:
+            print(json_line({"kind": "partition", **json_names(found._asdict())}))
     if result.pruned is not None:
         _print_pruned(result.pruned, as_json=as_json)
     if as_json:

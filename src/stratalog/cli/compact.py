@@ -6,7 +6,6 @@ opened for writing.
 
 from __future__ import annotations
 
-import logging
 import time as clock
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,13 +17,13 @@ import typer
 from stratalog.cli.arguments import (
     ConfigOption,
     DirectoryArgument,
-    DryRunNowOption,
     DryRunOption,
     JsonOption,
     SettingsFiles,
     TopicsArgument,
     flag,
     key_bytes,
+    now_option,
     now_or,
     option,
     with_groups,
@@ -118,7 +117,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     key_format: Annotated[KeyFormat, typer.Option(help="Format of KEY.")] = "utf-8",
-    now: DryRunNowOption = None,
+    now: Annotated[str | None, now_option("--dry-run, --explain or --key")] = None,
     config: ConfigOption = None,
     *,
     settings_files: SettingsFiles,
@@ -144,7 +143,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     or old enough (max.compaction.lag.ms).
 
     --dry-run, --explain and --key take no lock and never write, so they are safe on the directory
-    of a running broker. Otherwise the directory is locked, and logs are recovered if necessary.
+    of a running broker. Otherwise the command locks the directory, and recovers logs if necessary.
 
     Topic settings are read from the cluster's metadata. A topic whose settings are unknown is not
     compacted, unless you name it and give --config cleanup.policy=compact. --explain shows the
@@ -361,7 +360,7 @@ class CompactedPartition(NamedTuple):
 
     @property
     def records_kept(self) -> int:
-        """Number of the records that were read."""
+        """Records that are left of those that were read."""
         return self.passes[-1].records_kept if self.passes else 0
 
     @property
@@ -400,7 +399,6 @@ def _compact(
 ) -> None:
     from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
-    logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are reported below
     open_dirs(request.directory)  # raises if it is not a log directory
     results = []
     started = clock.perf_counter()
@@ -463,7 +461,7 @@ def _clean(
     logs: LogDir, log: PartitionLog, cleaner: LogCleaner, *, is_forced: bool
 ) -> CompactedPartition:
     """Cleaning passes until all is clean: more than one if the keys do not fit the offset map."""
-    plan = logs.cleaning.selection(log)
+    plan = logs.cleaning.plan(log)
     size_bytes = log.size_bytes
     # Kafka never cleans a log with another policy; nor does --force.
     if CleanupPolicy.COMPACT not in log.config.cleanup_policy:

@@ -20,7 +20,7 @@ from stratalog.partitions.view import open_dirs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratalog.maintenance.comparing import PartitionDiff
+    from stratalog.maintenance.diff import PartitionDiff
 
 FAILS_WHEN: Final = "the copies differ, or something could not be read"
 
@@ -82,7 +82,7 @@ def run(
 
 
 def _compare(a: Path, b: Path) -> PartitionDiff:
-    from stratalog.maintenance.comparing import compare_partitions  # noqa: PLC0415 - kernels
+    from stratalog.maintenance.diff import compare_partitions  # noqa: PLC0415 - kernels
 
     return compare_partitions(a, b)
 

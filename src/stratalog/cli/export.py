@@ -33,7 +33,7 @@ from stratalog.cli.output import (
 )
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import NamedPartitions, check_directory, named_partitions
-from stratalog.cli.workers import SparkOptions, result_text
+from stratalog.cli.workers import SparkOptions, result_row, result_text
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.format.times import TIME_HELP
 from stratalog.log.reader import IsolationLevel
@@ -58,11 +58,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     to: Annotated[
         Path,
-        typer.Option(
+        option(
             "--to",
-            metavar="DIR",
-            help="Output directory, or its URI (s3://…). It must be new or empty, except with "
-            "--append or --incremental. Use - to print JSON lines to standard output.",
+            "DIR",
+            "Output directory, or its URI (s3://…). It must be new or empty, except with --append "
+            "or --incremental. Use - to print JSON lines to standard output.",
             parser=location,
         ),
     ] = ...,  # type: ignore[assignment]  # required
@@ -269,15 +269,8 @@ def _print(result: ExportResult, to: Path, *, as_json: bool, is_incremental: boo
         for skipped in result.skipped:
             row = json_names({**skipped._asdict(), "path": str(skipped.path)})
             print(json_line({"kind": "corrupt", **row}))
-        summary = {
-            "records": result.records,
-            "size_bytes": result.size_bytes,
-            "output_bytes": result.output_bytes,
-            "files": len(result.files),
-            "tasks": result.tasks,
-            "seconds": round(result.seconds, 3),
-        }
-        print(json_line({"kind": "summary", **json_names(summary)}))
+        counts = {"outputBytes": result.output_bytes, "files": len(result.files)}
+        print(json_line(result_row(result, **counts, tasks=result.tasks)))
         return
     if not result.files:
         print(f"no {'new ' if is_incremental else ''}records to export, in {result.seconds:.1f} s")

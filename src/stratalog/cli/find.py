@@ -19,8 +19,8 @@ from stratalog.cli.arguments import (
     time_of,
     with_groups,
 )
+from stratalog.cli.offset_spec import Point, parse_offset
 from stratalog.cli.output import json_line, report_error
-from stratalog.cli.points import Point, parse_offset
 from stratalog.cli.records import LocationPrinter, time_text
 from stratalog.cli.targets import open_targets
 from stratalog.errors import OffsetOutOfRangeError
@@ -151,7 +151,12 @@ def look_up_offset(view: PartitionView, offset: int, trace: Trace | None = None)
     except OffsetOutOfRangeError as error:
         return LookupResult(view, asked, f"{name}: {error}", None)
     headline = f"{name}: offset {offset}"
-    if location is None:
+    if location is None and offset < view.log_end_offset:
+        headline += (
+            f" has no record, as after compaction, nor has a later one; the log end offset is "
+            f"{view.log_end_offset}"
+        )
+    elif location is None:
         headline += " is the log end offset; the next record will have it"
     elif location.record.offset != offset:
         headline += (

@@ -20,9 +20,9 @@ from stratalog.cli.arguments import (
     setting_values,
     with_groups,
 )
-from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
+from stratalog.cli.output import JobProgress, json_line, print_truncations
 from stratalog.cli.targets import check_directory
-from stratalog.cli.workers import SparkOptions, result_text
+from stratalog.cli.workers import SparkOptions, result_row, result_text
 
 if TYPE_CHECKING:
     from stratalog.bulk.input_files import IngestResult
@@ -44,9 +44,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ],
     to: Annotated[
         Path,
-        typer.Option(
-            "--to", metavar="DIR", help="The log directory to write to.", parser=local_path
-        ),
+        option("--to", "DIR", "The log directory to write to.", parser=local_path),
     ],
     topic: Annotated[
         str | None,
@@ -106,9 +104,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         list[str] | None,
         repeatable("--option", "KEY=VALUE", "An option of df.write.format('stratalog')."),
     ] = None,
-    delimiter: Annotated[
-        str, typer.Option("--delimiter", metavar="CHAR", help="Separator of CSV columns.")
-    ] = ",",
+    delimiter: Annotated[str, option("--delimiter", "CHAR", "Separator of CSV columns.")] = ",",
     *,
     spark: SparkOptions,
     as_json: JsonOption = False,
@@ -135,8 +131,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --partitions, the directory and missing topics are created. If the topic of --topic exists,
     it must have this many partitions. In the directory of a Kafka broker (it has a meta.properties
-    file), topics are created only with --create-in-broker-dir. The log directory is locked, so the
-    command fails while a broker is running.
+    file), topics are created only with --create-in-broker-dir. The command locks the log directory,
+    so it fails while a broker is running.
 
     \b
     Examples:
@@ -144,6 +140,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
       stratalog ingest /tmp/export --to /tmp/restored --partitions 12 --codec zstd
       stratalog read /backup orders --json | stratalog ingest - --to /tmp/restored -p 3
+
+    With --json, the command prints one object, of kind summary. If recovery truncates logs first,
+    objects of kind truncation come before it.
     """
     clock = Clock()
     from stratalog.bulk.ingest import plan_ingest, run_ingest  # noqa: PLC0415 - heavy
@@ -200,16 +199,14 @@ def _one_character(delimiter: str) -> str:
 def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
     missing = result.missing
     if as_json:
-        summary = {
-            "records": result.records,
-            "size_bytes": result.size_bytes,
-            "missing_keys": missing.keys,
-            "missing_values": missing.values,
-            "missing_times": missing.times,
-            "seconds": round(result.seconds, 3),
-        }
         print_truncations()
-        print(json_line({"kind": "summary", **json_names(summary)}))
+        row = result_row(
+            result,
+            missingKeys=missing.keys,
+            missingValues=missing.values,
+            missingTimes=missing.times,
+        )
+        print(json_line(row))
         return
     counts = [
         f"{count:,} without {name} field"

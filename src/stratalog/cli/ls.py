@@ -42,11 +42,11 @@ from stratalog.cli.tables import (
 from stratalog.cli.targets import lazy_targets
 from stratalog.cli.tiered_topics import list_tier
 from stratalog.format.uuids import encode_id
-from stratalog.partitions.inventory import Details, Inventory, InventoryTaker, label_of
+from stratalog.partitions.inventory import Details, Inventory, InventoryBuilder, label_of
 from stratalog.storage.index_view import FROM_FILE
 
 if TYPE_CHECKING:
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
     from stratalog.partitions.inventory import (
         DiskUse,
         FirstBatch,
@@ -144,8 +144,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --remote, the command lists the local and remote segments of tiered topics side by side,
     with the size of their objects in the store. For segments of the log, ROLE is local, remote or
     both. It is unreachable for a complete copy that belongs to no leader epoch of the log,
-    incomplete for a copy that was never finished, orphan for objects that are not in the metadata,
-    and unknown if the metadata of the partition is not in the log directories.
+    incomplete for a copy that was never finished, deleted for a copy whose deletion has begun,
+    orphan for objects that are not in the metadata, and unknown if the metadata of the partition is
+    not in the log directories.
 
     If a segment has aborted transactions but no .txnindex file, the command prints a warning to
     standard error; with --json, an object of kind missing-index.
@@ -174,7 +175,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     given = Overrides.parse((), *settings_files)
     finder = given.finder([*(log_dir or []), *(found.path for found in targets.dirs)])
-    inventory = InventoryTaker(details, finder, on_problem).take(targets.dirs, targets.openers())
+    inventory = InventoryBuilder(details, finder, on_problem).build(targets.dirs, targets.openers())
     inventory = _sorted(inventory, sort)
     by_topic = bool(targets.dirs) and not partitions and not is_detailed
     if as_json:

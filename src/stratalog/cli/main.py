@@ -21,13 +21,13 @@ from typer.main import get_command
 from stratalog import __version__
 from stratalog.cli.output import (
     exit_on_closed_pipe,
+    print_warnings,
     replace_closed_streams,
     report_compilation,
     report_error,
     use_utf_8,
-    warn_of_truncations,
 )
-from stratalog.errors import ConfigError, StratalogError
+from stratalog.errors import ConfigError, CorruptError, JobError, StratalogError, command_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,8 +144,17 @@ def _stratalog(
     ] = False,
 ) -> None:
     """Read, write, check and maintain Apache Kafka log directories without a broker."""
-    warn_of_truncations()
+    print_warnings()
     report_compilation()
+
+
+def _advice(error: StratalogError) -> str:
+    """For a log that cannot be read, the command that shows what is wrong, and what to do."""
+    found = error.error if isinstance(error, JobError) else error
+    path = found.path if isinstance(found, CorruptError) else None
+    if path is None or path.suffix != ".log" or "://" in str(path) or "stratalog " in str(error):
+        return ""
+    return f"; for details run {command_line('verify', path.parent)}"
 
 
 def main() -> None:
@@ -159,7 +168,7 @@ def main() -> None:
         report_error(str(error))
         sys.exit(2)
     except StratalogError as error:
-        report_error(str(error))
+        report_error(f"{error}{_advice(error)}")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         report_error(f"{where}{error.strerror or error}")

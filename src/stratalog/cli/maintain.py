@@ -5,8 +5,6 @@ The directories are locked while it runs. It reports what it did, and what faile
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +15,19 @@ from stratalog.cli.arguments import (
     JsonOption,
     SettingsFiles,
     argument,
+    config_option,
     flag,
     local_path,
-    repeatable,
     with_groups,
 )
-from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
+from stratalog.cli.output import (
+    json_line,
+    json_names,
+    print_truncations,
+    report_error,
+    report_line,
+    set_by_stop_signals,
+)
 from stratalog.cli.settings import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, human_size
 from stratalog.errors import UnknownSettingsError
@@ -55,12 +60,9 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     ] = 60,
     config: Annotated[
         list[str] | None,
-        repeatable(
-            "--config",
-            "NAME=VALUE",
-            "Set a Kafka broker setting for this run only, or a topic setting for topics "
-            "whose own settings are unknown.",
-            short="-c",
+        config_option(
+            "Set a Kafka broker setting for this run only, or a topic setting for topics whose own "
+            "settings are unknown."
         ),
     ] = None,
     *,
@@ -78,13 +80,13 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 ) -> None:
     """Run retention and compaction on log directories, as a broker does in the background.
 
-    The command runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. Topic settings are
-    read from what Stratalog has saved, or from the Kafka cluster's metadata; --config and
-    --server-properties set broker defaults and intervals. Topics whose settings are unknown are
+    The command runs until SIGINT (Ctrl-C), SIGTERM or SIGHUP, then shuts down cleanly. Topic
+    settings are read from what Stratalog has saved, or from the Kafka cluster's metadata; --config
+    and --server-properties set broker defaults and intervals. Topics whose settings are unknown are
     left alone unless you give --config cleanup.policy=...
 
     If a partition fails, the others continue. The error is printed to standard error; with --json,
-    the partition's object includes the traceback. The directories are locked, so the command fails
+    the partition's object includes the traceback. The command locks the directories, so it fails
     while a broker is running.
 
     \b
@@ -103,7 +105,6 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     given = Overrides.parse(config or [], *settings_files)
     broker = _broker_config(directories, given, uses_defaults=defaults)
     assumed = given.of_topics if defaults else {"retention.ms": -1, **given.of_topics}
-    stopping = threading.Event()
     reporter = MaintenanceReporter(as_json=as_json)
     with LogDir.open(
         *directories,
@@ -117,8 +118,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         if once:
             logs.maintenance.run_once()
         else:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: stopping.set())
+            stopping = set_by_stop_signals()
             report_line(f"stratalog: maintaining {', '.join(map(str, directories))}")
             with logs.maintenance:
                 while not stopping.wait(every):

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ def exit_on_closed_pipe() -> None:
     """Exit silently on SIGPIPE (`| head`), as other Unix tools do."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def set_by_stop_signals() -> threading.Event:
+    """An event that SIGINT, SIGTERM and SIGHUP (the terminal was closed) set, instead of ending the
+    process. Under `nohup`, SIGHUP is still ignored."""
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopping.set())
+    return stopping
 
 
 def replace_closed_streams() -> None:
@@ -51,6 +62,13 @@ def use_utf_8() -> None:
 
 
 _FLAGS: Final = {
+    "topic option required when no 'topic' attribute is present. "
+    "Use the topic option for setting a topic.": "no topic: give --topic, or name it in each row",
+    "target: ": "--to: ",
+    "format: ": "--format: ",
+    "set it, for example cleanup.policy=compact": "set it, for example with "
+    "--config cleanup.policy=compact",
+    "Set the option failOnDataLoss to false": "Use --option failOnDataLoss=false",
     "the option topicPartitions": "--partitions",
     "topicPartitions: ": "--partitions: ",
     "the topic option": "--topic",
@@ -65,31 +83,45 @@ _FLAGS: Final = {
 
 def report_error(text: str) -> None:
     """Print an error line to standard error, after flushing standard output."""
-    for phrase, flag in _FLAGS.items():
-        text = text.replace(phrase, flag)
     report_line(f"stratalog: error: {text}")
 
 
 def report_line(text: str) -> None:
-    """Print a line to standard error, after flushing standard output."""
+    """Print a line to standard error, after flushing standard output. Options of Spark and Python
+    become flags."""
+    for phrase, flag in _FLAGS.items():
+        text = text.replace(phrase, flag)
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
 
 
-class TruncationWarnings(logging.Handler):
-    """Prints warnings to standard error at once, each one once, and collects truncations for
-    `--json`."""
+def _report_if_possible(text: str) -> None:
+    """What is logged must not stop what logs it, if standard error is a file on a full disk."""
+    with suppress(OSError):
+        report_line(text)
+
+
+_logger: Final = logging.getLogger("stratalog")
+_SHOWN_BY_COMMANDS: Final = ("stratalog.service.", "stratalog.bulk.read_task")
+"""Loggers of what a command reports itself: failures in the background, skipped batches."""
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings and errors to standard error at once, each one once, and collects truncations
+    for `--json`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
+        self.addFilter(lambda record: not record.name.startswith(_SHOWN_BY_COMMANDS))
         self._truncations: list[Any] = []
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = self.format(record)
         if text not in self._printed:
             self._printed.add(text)
-            report_line(f"stratalog: warning: {text}")
+            kind = "error" if record.levelno >= logging.ERROR else "warning"
+            _report_if_possible(f"stratalog: {kind}: {text}")
         args = record.args if isinstance(record.args, tuple) else ()
         self._truncations += [arg for arg in args if hasattr(arg, "readable_records")]
 
@@ -104,36 +136,22 @@ class TruncationWarnings(logging.Handler):
         self._printed.clear()
 
 
-_truncations: Final = TruncationWarnings()
+_warnings: Final = _Warnings()
 
 
-_WARNING_LOGGERS: Final = (
-    "stratalog.maintenance.recovery",
-    "stratalog.log.transactions",
-    "stratalog.log.segment_changes",
-    "stratalog.partitions.catalog",
-    "stratalog.partitions.lock",
-    "stratalog.partitions.tiered",
-    "stratalog.bulk.planning",
-    "stratalog.bulk.incremental",
-    "stratalog.bulk.backup",
-    "stratalog.config.broker",
-)
-
-
-def warn_of_truncations() -> None:
-    """From now on print warnings about truncated logs, missing transaction indexes, unknown
-    settings and log start offsets, lost records and locks that others hold."""
-    _truncations.forget()
-    for name in _WARNING_LOGGERS:
-        logging.getLogger(name).addHandler(_truncations)
+def print_warnings() -> None:
+    """From now on print what Stratalog logs as a warning or an error: truncated logs, unreadable
+    checkpoints, unknown settings, lost records, locks that others hold. Without a handler, Python
+    would print it, too, but without the name of the command, and with tracebacks."""
+    _warnings.forget()
+    _logger.addHandler(_warnings)
 
 
 class _Notes(logging.Handler):
     """Prints messages to standard error at once."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        report_line(f"stratalog: {record.getMessage()}")
+        _report_if_possible(f"stratalog: {record.getMessage()}")
 
 
 _notes: Final = _Notes()
@@ -149,14 +167,13 @@ def report_compilation() -> None:
 
 def leave_reports_to_logging() -> None:
     """For a command that logs everything itself: print nothing a second time."""
-    for name in _WARNING_LOGGERS:
-        logging.getLogger(name).removeHandler(_truncations)
+    _logger.removeHandler(_warnings)
     logging.getLogger(_KERNELS_LOGGER).removeHandler(_notes)
 
 
 def print_truncations() -> None:
     """For `--json`: one object per truncation since the last call."""
-    for truncation in _truncations.take():
+    for truncation in _warnings.take():
         print(json_line(truncation_row(truncation)))
 
 

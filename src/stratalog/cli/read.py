@@ -18,13 +18,12 @@ from stratalog.cli.arguments import (
     argument,
     flag,
     key_bytes,
-    now_ms,
     option,
     reads_stores,
     time_of,
 )
+from stratalog.cli.offset_spec import EARLIEST, POINT_HELP, Point, parse_point
 from stratalog.cli.output import Progress, report_error, report_line, use_colour
-from stratalog.cli.points import EARLIEST, POINT_HELP, Point, parse_point
 from stratalog.cli.records import (
     FIELD_NAMES,
     TOKENS_HELP,
@@ -43,9 +42,9 @@ from stratalog.errors import (
     OffsetOutOfRangeError,
     SegmentGoneError,
 )
-from stratalog.format.times import TIME_HELP, InvalidTimeError
+from stratalog.format.times import TIME_HELP, InvalidTimeError, current_time_ms
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
-from stratalog.maintenance.empty_logs import NotALog, OnlyZeros, why_no_batches
+from stratalog.maintenance.logs_without_batches import NotALog, OnlyZeros, no_batches_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from stratalog.format.record import Record
     from stratalog.log.partition_view import PartitionView
     from stratalog.log.reader import Skipped
-    from stratalog.log.record_search import RecordQuery
+    from stratalog.log.record_query import RecordQuery
 
 FAILS_WHEN: Final = "anything could not be found or read, or was skipped as corrupt"
 POLL_SECONDS: Final = 0.2
@@ -164,9 +163,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             f"Fields to print, separated by commas: {', '.join(FIELD_NAMES)}.",
         ),
     ] = None,
-    separator: Annotated[
-        str, typer.Option("--separator", metavar="TEXT", help="Separator between fields.")
-    ] = "\\t",
+    separator: Annotated[str, option("--separator", "TEXT", "Separator between fields.")] = "\\t",
     format_text: Annotated[
         str | None, option("--format", "TEMPLATE", f"Output template, as kcat's -f: {TOKENS_HELP}.")
     ] = None,
@@ -282,7 +279,7 @@ def _query(
         raise typer.BadParameter("--ignore-case requires --grep")
     if key is None and text is None:
         return None
-    from stratalog.log.record_search import RecordQuery  # noqa: PLC0415  # loads kernels
+    from stratalog.log.record_query import RecordQuery  # noqa: PLC0415  # loads kernels
 
     return RecordQuery(
         None if key is None else key_bytes(key, key_format),
@@ -298,7 +295,7 @@ def _point(point: str | None, when: str | None, flag: str, default: Point | None
     if (timestamp := time_of(when, f"{flag}-time")) is not None:
         return Point("time", timestamp)
     try:
-        return default if point is None else parse_point(point, now_ms=now_ms())
+        return default if point is None else parse_point(point, now_ms=current_time_ms())
     except InvalidTimeError as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 
@@ -375,11 +372,11 @@ class _Reader:
 
         Such bytes may be a batch that is just being written, so they are checked twice.
         """
-        found = why_no_batches(tail.view)
+        found = no_batches_reason(tail.view)
         if isinstance(found, NotALog):
             time.sleep(POLL_SECONDS)
             tail.refresh()
-            found = why_no_batches(tail.view)
+            found = no_batches_reason(tail.view)
         if isinstance(found, OnlyZeros):
             if reports_zeros:
                 _notice(str(found))
@@ -554,7 +551,7 @@ class Tail:
         )
 
     def _matching(self, query: RecordQuery) -> Iterator[Record]:
-        from stratalog.log.record_search import matching_records  # noqa: PLC0415  # loads kernels
+        from stratalog.log.record_query import matching_records  # noqa: PLC0415  # loads kernels
 
         with self.view.read_columns(
             self.position, self.end_offset, isolation=self.isolation, on_skip=self.on_skip

@@ -43,9 +43,9 @@ def run(
     partition from a replica. A segment whose offsets are too far above its base offset for its
     index is split; this loses no record.
 
-    --dry-run takes no lock and never writes. Otherwise the directory is locked. Once all logs are
-    recovered, the directory is marked as cleanly shut down. If you name topics, only their logs are
-    recovered.
+    --dry-run takes no lock and never writes. Otherwise the command locks the directory. Once all
+    logs are recovered, the directory is marked as cleanly shut down. If you name topics, only their
+    logs are recovered.
 
     \b
     Examples:

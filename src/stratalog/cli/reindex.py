@@ -58,8 +58,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     """Rebuild .index, .timeindex and .txnindex files from the logs, as recovery does.
 
     Index files that are missing or wrong are replaced atomically. A valid index is kept, even if
-    recovery would write a different one; use --force to replace it as well. The log directory is
-    locked, so the command fails while a broker is running. If a segment has a corrupt batch, its
+    recovery would write a different one; use --force to replace it as well. The command locks the
+    log directory, so it fails while a broker is running. If a segment has a corrupt batch, its
     indexes are left alone, and the exit status is 1.
 
     \b

@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json, each object has a kind: quarantined, corrected, restored, lost, missing (offsets
     between segments), diverging, rebuilt, removed, checkpoint, left (an error that a repair does
-    not change), openTransaction, partition or summary.
+    not change), open-transaction, partition or summary.
     """
     if undo and (yes or forget or copies):
         raise typer.BadParameter("--undo cannot be combined with --yes, --from or --forget")
@@ -97,7 +97,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         return
     printer = RepairPrinter(as_json=as_json, is_done=yes)
     failed = 0
-    with _Locks("stop the broker, or leave out --yes to see the plan") as locks:
+    with _Locks("stop that process first, or leave out --yes to see the plan") as locks:
         for path, plan in _plans(partitions, copies or []):
             if plan is None or (yes and not plan.is_empty and not locks.take(path)):
                 failed += 1
@@ -206,7 +206,7 @@ def _undo_or_forget(partitions: Sequence[Path], *, is_undo: bool, as_json: bool)
     from stratalog.storage.disk import Disk  # noqa: PLC0415
 
     disk, done, failed = Disk(), 0, 0
-    with _Locks("stop the broker") as locks:
+    with _Locks("stop that process first") as locks:
         for path in partitions:
             repairs = repairs_of(path)
             if not repairs:
@@ -371,7 +371,7 @@ def _rows(plan: RepairPlan, repair: Repair | None) -> Iterator[dict[str, Any]]:
         yield {"kind": "checkpoint", **names, **row}
     for producer_id, first_offset in repair.open_transactions if repair is not None else ():
         transaction = {"producerId": producer_id, "firstOffset": first_offset}
-        yield {"kind": "openTransaction", **names, **transaction}
+        yield {"kind": "open-transaction", **names, **transaction}
     yield {
         "kind": "partition",
         **names,

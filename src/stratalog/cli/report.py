@@ -17,6 +17,7 @@ from stratalog.cli.arguments import (
     flag,
     local_path,
     now_or,
+    option,
     with_groups,
 )
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
@@ -27,14 +28,7 @@ from stratalog.cli.workers import SparkOptions, result_text
 
 OutputOption = Annotated[
     Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="The HTML file to write.",
-        show_default=False,
-        parser=local_path,
-    ),
+    option("--output", "FILE", "The HTML file to write.", short="-o", parser=local_path),
 ]
 
 
@@ -70,7 +64,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     With --json a summary is printed as one JSON object.
     """
     clock = Clock()
-    from stratalog.bulk.report import collect  # noqa: PLC0415 - heavy
+    from stratalog.bulk.report_data import collect  # noqa: PLC0415 - heavy
     from stratalog.report.page import render  # noqa: PLC0415
 
     spark.check()

@@ -145,42 +145,54 @@ def _offset_of(text: str) -> tuple[TopicPartition, int]:
 
 
 def _print(result: RestoreResult, *, as_json: bool) -> None:
-    for at in result.partitions:
-        if at.has_open_transaction:
-            report_line(
-                f"stratalog: warning: {at.topic}-{at.partition} ends inside a transaction; its "
-                "records stay invisible to read_committed until the transaction is aborted"
-            )
-        if at.may_have_later_remote_records:
-            report_line(
-                f"stratalog: warning: {at.topic}-{at.partition}: remote storage, which a restore "
-                "does not change, has records at or after --until, or may have some"
-            )
+    _warn(result)
     if as_json:
-        for at in result.partitions:
-            print(json_line({"kind": "partition", **json_names(at._asdict())}))
-        for each in result.clamped:
-            print(json_line({"kind": "offset", **json_names(each._asdict())}))
-        summary = {
-            "id": result.backup_id,
-            "dirs": result.dirs,
-            "size_bytes": result.size_bytes,
-            "files": result.files,
-            "fetched_files": result.fetched_files,
-            "is_recovered": result.is_recovered,
-            "partitions": len(result.partitions),
-            "clamped_offsets": len(result.clamped),
-            "tasks": result.tasks,
-            "seconds": round(result.seconds, 3),
-        }
-        print(json_line({"kind": "summary", **json_names(summary)}))
-        return
-    cut = [at for at in result.partitions if at.end_offset < at.backup_end_offset]
-    for at in cut:
-        print(
-            f"{at.topic}-{at.partition}: ends at offset {at.end_offset}, in the backup at "
-            f"{at.backup_end_offset}"
-        )
+        _print_json(result)
+    else:
+        _print_text(result)
+
+
+def _warn(result: RestoreResult) -> None:
+    for found in result.partitions:
+        if found.has_open_transaction:
+            report_line(
+                f"stratalog: warning: {found.topic}-{found.partition} ends inside a transaction; "
+                "its records stay invisible to read_committed until the transaction is aborted"
+            )
+        if found.may_have_later_remote_records:
+            report_line(
+                f"stratalog: warning: {found.topic}-{found.partition}: remote storage, which a "
+                "restore does not change, has records at or after --until, or may have some"
+            )
+
+
+def _print_json(result: RestoreResult) -> None:
+    for found in result.partitions:
+        print(json_line({"kind": "partition", **json_names(found._asdict())}))
+    for each in result.clamped:
+        print(json_line({"kind": "offset", **json_names(each._asdict())}))
+    summary = {
+        "id": result.backup_id,
+        "dirs": result.dirs,
+        "size_bytes": result.size_bytes,
+        "files": result.files,
+        "fetched_files": result.fetched_files,
+        "is_recovered": result.is_recovered,
+        "partitions": len(result.partitions),
+        "clamped_offsets": len(result.clamped),
+        "tasks": result.tasks,
+        "seconds": round(result.seconds, 3),
+    }
+    print(json_line({"kind": "summary", **json_names(summary)}))
+
+
+def _print_text(result: RestoreResult) -> None:
+    for found in result.partitions:
+        if found.end_offset < found.backup_end_offset:
+            print(
+                f"{found.topic}-{found.partition}: ends at offset {found.end_offset}, in the "
+                f"backup at {found.backup_end_offset}"
+            )
     for each in result.clamped:
         print(
             f"group {each.group}: committed offset of {each.topic}-{each.partition} set back from "

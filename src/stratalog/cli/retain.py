@@ -14,7 +14,6 @@ import typer
 from stratalog.cli.arguments import (
     ConfigOption,
     DefaultsOption,
-    DryRunNowOption,
     DryRunOption,
     JsonOption,
     LogDirOption,
@@ -22,6 +21,7 @@ from stratalog.cli.arguments import (
     WhereArgument,
     flag,
     locked_text,
+    now_option,
     now_or,
     with_groups,
 )
@@ -79,7 +79,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     *,
     settings_files: SettingsFiles,
     defaults: DefaultsOption = False,
-    now: DryRunNowOption = None,
+    now: Annotated[str | None, now_option("--dry-run or --explain")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete old segments, as a Kafka broker does by retention.ms and retention.bytes.
@@ -90,8 +90,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     below the log start offset are deleted.
 
     --dry-run and --explain take no lock and never write, so they are safe on the directory of a
-    running broker. Otherwise the directory is locked, logs are recovered if necessary, and files
-    are deleted immediately.
+    running broker. Otherwise the command locks the directory, recovers logs if necessary, and
+    deletes files immediately.
 
     Topic settings are read from the cluster's metadata. If it lacks a limit, the limit is taken
     from --server-properties or, with --defaults, from Kafka's defaults; otherwise there is no
@@ -503,7 +503,7 @@ def _why_kept(plan: RetentionPlan, decision: SegmentDecision, finding: RuleResul
 def _own_age(plan: RetentionPlan, decision: SegmentDecision) -> str:
     """What retention.ms alone would do to a segment that an earlier one keeps."""
     segment, config = decision.segment, plan.config
-    if not config.is_deleted or config.retention_ms < 0 or not segment.size_bytes:
+    if not config.has_delete_policy or config.retention_ms < 0 or not segment.size_bytes:
         return ""
     left_ms = segment.newest_ms + config.retention_ms - plan.now_ms
     if left_ms < 0:

@@ -6,10 +6,9 @@ import gc
 import logging
 import resource
 import signal
-import threading
 from contextlib import suppress
 from pathlib import Path  # Typer reads the annotations
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,17 +16,26 @@ from stratalog.cli.arguments import (
     JsonOption,
     ServerPropertiesOption,
     argument,
+    config_option,
     flag,
     local_path,
-    repeatable,
     setting_values,
 )
-from stratalog.cli.output import json_line, leave_reports_to_logging, report_line
+from stratalog.cli.output import (
+    json_line,
+    leave_reports_to_logging,
+    report_line,
+    set_by_stop_signals,
+)
 
 _log = logging.getLogger(__name__)
 
 FAILS_WHEN = "a directory could not be opened, a port is taken, or closing the logs failed"
 DEFAULT_PORT = 9092
+
+
+def _port_option(name: str, text: str) -> Any:
+    return typer.Option(name, metavar="PORT", help=text, min=0, max=65535)
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
@@ -41,15 +49,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ],
     port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="Port to listen on; with 0, the system chooses a free one. Default: the port of "
-            f"the configured listeners, or {DEFAULT_PORT}.",
+        _port_option(
+            "--port",
+            "Port to listen on; with 0, the system chooses a free one. Default: the port of the "
+            f"configured listeners, or {DEFAULT_PORT}.",
         ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on. Default: the loopback interface.")
+        str | None,
+        typer.Option(metavar="HOST", help="Address to listen on. Default: the loopback interface."),
     ] = None,
     listeners: Annotated[
         str | None,
@@ -71,25 +79,20 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     config: Annotated[
         list[str] | None,
-        repeatable(
-            "--config",
-            "NAME=VALUE",
-            "Set a Kafka broker setting, such as auto.create.topics.enable=false.",
-            short="-c",
-        ),
+        config_option("Set a Kafka broker setting, such as auto.create.topics.enable=false."),
     ] = None,
     server_properties: ServerPropertiesOption = None,
     users: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=("File with the users of SASL listeners: one NAME=PASSWORD per line."),
+            help="File with the users of SASL listeners: one NAME=PASSWORD per line.",
         ),
     ] = None,
     acls: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=("Enforce the ACLs in this file. Default: no authorization.")
+            metavar="FILE", help="Enforce the ACLs in this file. Default: no authorization."
         ),
     ] = None,
     allow_anonymous: Annotated[
@@ -97,10 +100,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help=("Serve /metrics (Prometheus) and /health on this port. Default: not served."),
+        _port_option(
+            "--metrics-port",
+            "Serve /metrics (Prometheus) and /health on this port. Default: not served.",
         ),
     ] = None,
     log_format: Annotated[
@@ -111,8 +113,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Serve log directories to Kafka clients, as a cluster of one broker.
 
     Producers, consumers, groups, transactions and admin clients work as with Apache Kafka, and the
-    files are in Kafka's format. The command runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down
-    cleanly. The directories are locked, so the command fails if another broker is using them. With
+    files are in Kafka's format. The command runs until SIGINT (Ctrl-C), SIGTERM or SIGHUP, then
+    shuts down cleanly. It locks the directories, so it fails if another broker is using them. With
     --read-only, no lock is needed; producers then get an error, and offsets that groups commit are
     kept in memory only.
 
@@ -160,9 +162,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     )
     # Other commands end when their output pipe is closed; here a client's socket must not do that.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = set_by_stop_signals()
     _allow_many_open_files()
     with broker:
         gc.freeze()  # what was loaded stays: no collection has to look at it again

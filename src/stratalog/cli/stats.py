@@ -11,22 +11,21 @@ from stratalog.cli.arguments import (
     JsonOption,
     SettingsFiles,
     flag,
-    now_ms,
     option,
     setting_values,
     with_groups,
 )
 from stratalog.cli.compact import SETTINGS as COMPACTION
-from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
+from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.retain import SETTINGS as RETENTION
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import NOTHING, columns_of, counted, human_size, print_table
 from stratalog.cli.targets import TargetOptions, log_bytes_of
-from stratalog.cli.workers import SparkOptions, result_text
+from stratalog.cli.workers import SparkOptions, result_row, result_text
 from stratalog.config import LogConfig
 from stratalog.errors import JobError
 from stratalog.format.names import RootFile, TopicPartition
-from stratalog.format.times import format_time
+from stratalog.format.times import current_time_ms, format_time
 from stratalog.log.partition_view import PartitionView, identity_of
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.partitions.retention_plans import FailedPartition, RetentionPlanner
@@ -120,7 +119,7 @@ class _Freeing:
         self, settings: Mapping[str, str], finder: SettingsFinder, *, has_broker_config: bool
     ) -> None:
         self._settings = settings
-        self._now_ms = now_ms()
+        self._now_ms = current_time_ms()
         self._finder = finder
         self._planners = {
             name: RetentionPlanner(
@@ -207,7 +206,7 @@ def _print_json(result: StatsResult, settings: Mapping[str, EffectiveConfig]) ->
     for partition in result.partitions:
         totals.update(partition.freed_by)
     more = {"partitions": len(result.partitions), "tasks": result.tasks, "freedBy": dict(totals)}
-    print(json_line(summary_row(result.records, result.size_bytes, result.seconds, **more)))
+    print(json_line(result_row(result, **more)))
 
 
 def _print_text(

@@ -58,11 +58,11 @@ def tiered_partitions(
 
 def _incomplete(logs: LogDirsView) -> Iterator[TopicPartition]:
     """Partitions whose remote part is missing, without a trace in the store or in the metadata."""
-    for at in logs.topic_partitions:
+    for tp in logs.topic_partitions:
         try:
-            logs.partition(*at).close()
+            logs.partition(*tp).close()
         except TieredLogError:
-            yield at
+            yield tp
         except StratalogError:
             pass  # of the local log: not a matter of the store
 
@@ -90,10 +90,10 @@ def list_tier(names: Sequence[str], log_dirs: Sequence[Path], *, as_json: bool) 
     if any(entry.role == "unknown" for entry in entries):
         print(f"Of {unknown} it is unknown whether they are part of a log:")
     reasons = dict.fromkeys((entry.topic_partition, entry.reason) for entry in entries)
-    for at, reason in reasons:
+    for tp, reason in reasons:
         if reason:
-            text = reason.removeprefix(f"{at}: ")
-            print(f"{at}: {text}")
+            text = reason.removeprefix(f"{tp}: ")
+            print(f"{tp}: {text}")
 
 
 def _row(entry: TierEntry) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     LocalLogDirOption,
     LogDirOption,
     argument,
+    config_option,
     flag,
     partitions_option,
     repeatable,
@@ -55,13 +56,7 @@ TopicArgument = Annotated[
 ]
 PartitionsOption = Annotated[int | None, partitions_option("Number of partitions. Default: 1.")]
 SettingsOption = Annotated[
-    list[str] | None,
-    repeatable(
-        "--config",
-        "NAME=VALUE",
-        "A Kafka setting of the topic, such as retention.ms=3600000.",
-        short="-c",
-    ),
+    list[str] | None, config_option("A Kafka setting of the topic, such as retention.ms=3600000.")
 ]
 
 
@@ -83,8 +78,8 @@ def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     A log directory given with --log-dir is created if it does not exist. The topic keeps the
     settings given with --config; all others have Kafka's defaults. In the directory of a Kafka
-    broker (it has a meta.properties file), topics are created only with --create-in-broker-dir.
-    The log directory is locked, so the command fails while a broker is running.
+    broker (it has a meta.properties file), topics are created only with --create-in-broker-dir. The
+    command locks the log directory, so it fails while a broker is running.
 
     \b
     Examples:
@@ -134,8 +129,8 @@ def alter(
     """Change settings of a topic.
 
     Other settings stay as they are. If a topic belongs to a Kafka cluster, its settings are in the
-    cluster's metadata and can be changed only there (kafka-configs.sh). The log directory is
-    locked, so the command fails while a broker is running.
+    cluster's metadata and can be changed only there (kafka-configs.sh). The command locks the log
+    directory, so it fails while a broker is running.
 
     \b
     Examples:
@@ -177,8 +172,8 @@ def add_partitions(
     """Add partitions to a topic.
 
     Existing records stay where they are. New records of a key may go to a different partition than
-    its earlier ones. The number of partitions cannot be reduced. The log directory is locked, so
-    the command fails while a broker is running.
+    its earlier ones. The number of partitions cannot be reduced. The command locks the log
+    directory, so it fails while a broker is running.
 
     \b
     Examples:
@@ -205,9 +200,9 @@ def delete(
 ) -> None:
     """Delete a topic and its files.
 
-    The command asks for confirmation unless you give --yes. If a topic belongs to a Kafka cluster,
-    it can be deleted only there (kafka-topics.sh). The log directory is locked, so the command
-    fails while a broker is running.
+    The command asks for confirmation unless you give --yes; without a terminal, --yes is required.
+    If a topic belongs to a Kafka cluster, it can be deleted only there (kafka-topics.sh). The
+    command locks the log directory, so it fails while a broker is running.
 
     \b
     Examples:

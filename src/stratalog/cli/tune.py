@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from stratalog.bulk.stats import StatsResult
-    from stratalog.bulk.tune import SurveyedPartition, SurveyResult
+    from stratalog.bulk.survey import SurveyedPartition, SurveyResult
     from stratalog.partitions.settings import SettingsFinder
     from stratalog.storage.roll import RollReason
     from stratalog.tuning.simulation import SimulatedLog, SimulatedTopic
@@ -81,10 +81,12 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(min=0, help=("Records per second, in all partitions of the topic together.")),
+        typer.Option(
+            min=0, metavar="N", help="Records per second, in all partitions of the topic together."
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help=("Number of partitions of the topic."))
+        int | None, typer.Option(min=1, metavar="N", help="Number of partitions of the topic.")
     ] = None,
     retention: Annotated[
         int | None,
@@ -99,11 +101,12 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         float | None,
         typer.Option(
             min=0,
-            help=("Lookups by offset per second: consumers that start, seek or fetch old data."),
+            metavar="N",
+            help="Lookups by offset per second: consumers that start, seek or fetch old data.",
         ),
     ] = None,
     time_lookups: Annotated[
-        float | None, typer.Option(min=0, help="Lookups by time per second.")
+        float | None, typer.Option(min=0, metavar="N", help="Lookups by time per second.")
     ] = None,
     segment_bytes: Annotated[
         int | None, _size_option("Use this segment.bytes, and recommend the other settings.")
@@ -114,7 +117,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         typer.Option("--compacted", help="The topic is compacted.", show_default=False),
     ] = None,
     broker_partitions: Annotated[
-        int | None, typer.Option(min=1, help="Number of partitions of all topics on a broker.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of partitions of all topics on a broker."),
     ] = None,
     simulate: Annotated[
         list[str] | None,
@@ -243,7 +247,7 @@ def _look(
 ) -> _Recommendations:
     """Two passes if a config to simulate is that of the advice, which needs the first."""
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
-    from stratalog.bulk.tune import survey  # noqa: PLC0415
+    from stratalog.bulk.survey import survey  # noqa: PLC0415
 
     counted_keys = stats(paths, workers=workers) if keys else None
     needs_advice = any(each.label == ADVISED for each in request.wanted)
@@ -373,7 +377,7 @@ def _print_simulations(
 ) -> None:
     if not wanted:
         return
-    from stratalog.tuning.simulation import sum_of  # noqa: PLC0415 - heavy
+    from stratalog.tuning.simulation import sum_of_logs  # noqa: PLC0415 - heavy
 
     for topic, partitions in _by_topic(found.survey.partitions).items():
         if as_json:
@@ -382,7 +386,7 @@ def _print_simulations(
                     print(json_line(_simulation_row(each, config, simulated)))
             continue
         columns = zip(*(each.simulated for each in partitions), strict=True)
-        sums = [sum_of(column) for column in columns]
+        sums = [sum_of_logs(column) for column in columns]
         print(f"{topic}: {counted(len(partitions), 'partition')}, simulated")
         titles = [Column(""), *(Column(each.label, fold_at=44) for each in wanted)]
         print_table(titles, _rows_of(sums))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stratalog.cli.arguments import key_values, repeatable
+from stratalog.cli.arguments import key_values, option, repeatable
+from stratalog.cli.output import summary_row
 from stratalog.cli.tables import rate_text
 
 if TYPE_CHECKING:
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
 MasterOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--master",
-        metavar="URL",
-        help="Run on Spark instead of threads: local[*], spark://HOST:PORT, yarn, k8s://…",
-        show_default=False,
+        "URL",
+        "Run on Spark instead of threads: local[*], spark://HOST:PORT, yarn, k8s://…",
     ),
 ]
 ConfOption = Annotated[
@@ -70,6 +70,11 @@ class SparkOptions(NamedTuple):
 
         with self.session(title) as spark:
             yield SparkWorkers(spark, progress.groups_done)
+
+
+def result_row(result: JobResult, **more: Any) -> dict[str, Any]:
+    """The last object of a job with `--json`."""
+    return summary_row(result.records, result.size_bytes, result.seconds, **more)
 
 
 def result_text(result: JobResult) -> str:

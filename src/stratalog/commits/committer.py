@@ -43,7 +43,7 @@ from stratalog.format.names import TRANSACTION_STATE_TOPIC
 from stratalog.log.offset_assignment import AppendRules
 from stratalog.partitions.opening import OpenLogDirs, raise_first
 from stratalog.partitions.root import LogContext
-from stratalog.storage.closing import Closing
+from stratalog.storage.closeable import Closeable
 from stratalog.storage.locks import ProcessOwned
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -113,7 +113,7 @@ class Commits(ProcessOwned):
 
     def schedule_sweeps(self, schedule: Schedule) -> None:
         """Finish a decided commit, and remove stale staged files, once an hour."""
-        schedule.every(SWEEP_INTERVAL_MS, "removal of stale staged files", self._sweep)
+        schedule.every(SWEEP_INTERVAL_MS, "removal of stale staged files", self._finish_and_sweep)
 
     def last_number(self, writer: str, topic: str | None = None) -> int | None:
         """The number of the writer's last commit to the topic (None: to any topic); None if there
@@ -192,7 +192,7 @@ class Commits(ProcessOwned):
             left = replace(journal, partitions=parts, dir_count=len(self._catalog.roots))
             self._journal.write(left, path)
         else:
-            self._journal.remove(path)  # nothing of it is here: it may be repeated
+            self._journal.remove(path)  # none of its partitions is here, so it may be repeated
 
     def sweep(self, stale_ms: int = STALE_MS) -> int:
         """Remove staged files that were not written to for `stale_ms`. Returns how many."""
@@ -207,8 +207,8 @@ class Commits(ProcessOwned):
                 for slot in self._catalog.slots()
             )
 
-    def _sweep(self) -> None:
-        """Finishes what was decided, too: its partitions are not compacted until then."""
+    def _finish_and_sweep(self) -> None:
+        """Partitions of a decided commit are not compacted until it is finished."""
         if not self._catalog.missing_dirs:
             try:
                 self.finish()
@@ -323,7 +323,8 @@ class Commits(ProcessOwned):
         checked: Mapping[Path, FileBatches],
         found: tuple[PartitionSlot, PartitionCommit],
     ) -> None:
-        """Under the log's lock: nobody may append between reading its end and installing there."""
+        """Install the runs of a partition. Holds the log's lock, so that nobody appends between
+        reading the log end and installing there."""
         slot, part = found
         if not part.is_installed:
             log = slot.log()
@@ -366,7 +367,7 @@ ResumeTransactions: TypeAlias = "Callable[[TopicCatalog, LogContext, bool], None
 """What takes over the transactions of the last writer, given whether its shutdown was clean."""
 
 
-class CommitDirs(Closing):
+class CommitDirs(Closeable):
     """Log directories opened for bulk commits only: their topics and commits, but no producers and
     no background work. Use it as a context manager."""
 
@@ -418,11 +419,6 @@ def _checked_run(path: Path, run: JournalRun) -> FileBatches:
     """Before the decision: afterwards the commit cannot be refused."""
     try:
         return check_run(path, run)
-    except FileNotFoundError:
-        raise CommitError(
-            f"{path}: this staged file is missing; tasks and driver must share the storage of the "
-            f"log directory, and commit within {STALE_MS // 3_600_000} hours. Nothing was written"
-        ) from None
     except StorageError as error:
         raise CommitError(
             f"{error}. Nothing was written; tasks and driver must run as users who can read each "

@@ -17,6 +17,7 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from stratalog.commits.staged import STALE_MS
 from stratalog.errors import CommitError, CorruptBatchError, CorruptError
 from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
 from stratalog.log.offset_assignment import FileBatches, checked_header
@@ -35,11 +36,23 @@ SEGMENT_BYTES_MIN: Final = 16 << 20
 """A run of this size is worth a segment of its own."""
 _LENGTH: Final = struct.Struct(">i")
 
+# What to do about a staged file that is missing, before the decision and after it.
+_MISSING: Final = (
+    "this staged file is missing; tasks and driver must share the storage of the log directory, "
+    f"and commit within {STALE_MS // 3_600_000} hours. Nothing was written"
+)
+_MISSING_THOUGH_DECIDED: Final = (
+    "a staged file of a decided commit is missing, and its records are not in the log; restore the "
+    "file, or remove the journal (stratalog-commit.json) to drop the records that are not "
+    "installed yet, and write them again"
+)
+
 
 def check_run(path: Path, run: JournalRun) -> FileBatches:
-    """Read a staged file. Raises unless it is complete, readable and not corrupt."""
+    """Read a staged file before the decision. Raises unless it is complete, readable and not
+    corrupt."""
     records, batches = 0, FileBatches()
-    with open_run(path, run) as file:
+    with open_run(path, run, _MISSING) as file:
         if file.size_bytes != run.size_bytes:
             reason = (
                 f"the staged file has {file.size_bytes} bytes, but {run.size_bytes} were staged"
@@ -62,7 +75,7 @@ def check_run(path: Path, run: JournalRun) -> FileBatches:
 
 
 def resume(log: PartitionLog, part: PartitionCommit) -> PartitionCommit:
-    """What is left to install, from the log's end on, without the records that the log has."""
+    """The part of the runs that is not in the log yet, with offsets from the log end on."""
     found = _records_found(log, part)
     skip_records = part.skip_records + found
     return replace(part, start_offset=log.log_end_offset, skip_records=skip_records)
@@ -81,16 +94,11 @@ def install_partition(
     `part` is what `resume` has returned. Files that were just `checked` may become segments as they
     are.
     """
-    skip = part.skip_records
-    for run in part.runs:
-        if skip >= run.record_count:
-            skip -= run.record_count
-            continue
+    for run, skip in _runs_left(part):
         path = log.path / run.name
         batches = checked.get(path)
         if skip or batches is None or not log.install_file(path, batches):
             _install_run(log, run, skip)
-        skip = 0
     if log.log_end_offset != part.end_offset:
         raise CommitError(
             f"{log.path}: ends at offset {log.log_end_offset} after a commit that should end at "
@@ -99,9 +107,18 @@ def install_partition(
     log.flush()
 
 
+def _runs_left(part: PartitionCommit) -> Iterator[tuple[JournalRun, int]]:
+    """The runs that are not skipped, and how many records to skip of each."""
+    skip = part.skip_records
+    for run in part.runs:
+        if skip < run.record_count:
+            yield run, skip
+        skip = max(0, skip - run.record_count)
+
+
 def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
     path = log.path / run.name
-    with _decided_run(path, run) as file:
+    with open_run(path, run, _MISSING_THOUGH_DECIDED) as file:
         position = _position_of(file, run, skip) if skip else 0
         for chunk_at, chunk in complete_batches(file, position, run.size_bytes):
             try:
@@ -110,16 +127,17 @@ def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
                 raise error.located(path, buffer_start=chunk_at) from None
 
 
-def open_run(path: Path, run: JournalRun) -> LogFile:
+def open_run(path: Path, run: JournalRun, if_missing: str) -> LogFile:
     """Open a staged file. It may be longer than it was staged, if it has become a segment of the
     log and a broker has appended to it.
 
-    Raises FileNotFoundError if it is missing, StorageError if it cannot be opened.
+    Raises CommitError if it is missing, which says `if_missing`; StorageError if it cannot be
+    opened.
     """
     try:
         file = LocalFile(path)
     except FileNotFoundError:
-        raise
+        raise CommitError(f"{path}: {if_missing}") from None
     except OSError as error:
         raise storage_error(error, "read", path) from error
     size_bytes = file.size_bytes
@@ -128,17 +146,6 @@ def open_run(path: Path, run: JournalRun) -> LogFile:
         reason = f"{size_bytes} bytes, but {run.size_bytes} were staged"
         raise CorruptError(reason, path=path)
     return file
-
-
-def _decided_run(path: Path, run: JournalRun) -> LogFile:
-    try:
-        return open_run(path, run)
-    except FileNotFoundError:
-        raise CommitError(
-            f"{path}: a staged file of a decided commit is missing, and its records are not in the "
-            "log; restore the file, or remove the journal (stratalog-commit.json) to drop the "
-            "records that are not installed yet, and write them again"
-        ) from None
 
 
 def complete_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, memoryview]]:
@@ -220,12 +227,9 @@ def _records_found(log: PartitionLog, part: PartitionCommit) -> int:
 
 def _staged_headers(directory: Path, part: PartitionCommit) -> Iterator[BatchHeader]:
     """The headers of all batches that are not skipped, in order."""
-    skip = part.skip_records
-    for run in part.runs:
-        if skip >= run.record_count:
-            skip -= run.record_count
-            continue
-        with _decided_run(directory / run.name, run) as file:
+    for run, skipped in _runs_left(part):
+        skip = skipped
+        with open_run(directory / run.name, run, _MISSING_THOUGH_DECIDED) as file:
             for _, header in _headers(file, run):
                 if skip > 0:
                     skip -= header.record_count

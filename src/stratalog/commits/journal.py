@@ -5,7 +5,7 @@ order. It is replaced atomically and removed last, so after a crash it is comple
 is at most one, because a commit holds the lock of the directories, and first finishes the commit
 that a predecessor left unfinished.
 
-Its offsets are where the runs will be if nothing else is appended before. A Kafka broker that is
+Its offsets are those that the runs get if nothing else is appended before. A Kafka broker that is
 started on the directory meanwhile does not know the journal; `install` finds out what it appended.
 
 The journal also records progress: `is_installed` is written once a partition has all its runs and

@@ -173,8 +173,8 @@ class RunStager:
             run.checksum = add_checksums(run.checksum, checksum)
 
     def _copy_mode_of_segments(self, path: Path) -> None:
-        """Anybody who may read the log may read the staged file, whatever the umask: another user
-        may commit it, and a broker does not start if it finds a file that it cannot read."""
+        """Give the staged file the permissions of the log, whatever the umask: another user may
+        commit it, and a broker does not start if it finds a file that it cannot read."""
         logs = [name for name in self._disk.list_names(path.parent) if name.endswith(_LOG_SUFFIX)]
         if logs:
             self._disk.set_mode(path, self._disk.mode_of(path.parent / logs[-1]))
@@ -269,7 +269,8 @@ def sweep_job(
 
 
 def _sweep(disk: Disk, directory: Path, is_unused: Callable[[Path, StagedName], bool]) -> int:
-    """Files that cannot be removed are tried again next time: they only cost disk space."""
+    """Remove unused staged files. Those that cannot be removed only cost disk space, and are tried
+    again the next time."""
     removed = 0
     try:
         for file_name in disk.list_names(directory):

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 _TYPO_SIMILARITY: Final = 0.8
-"""From this similarity on, an unknown name is probably a known one with a typo."""
+"""An unknown name that is at least this similar to a known one is probably a typo."""
 
 
 @dataclass(frozen=True, kw_only=True)

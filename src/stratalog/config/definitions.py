@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from stratalog.config.values import Kind
 
@@ -112,7 +112,7 @@ class Definitions(dict[str, Definition]):
 
     @classmethod
     def of(cls, config_class: type[Any]) -> Self:
-        """As the fields of the class declare them."""
+        """The settings that the fields of a class declare."""
         found = cls()
         for field in dataclasses.fields(config_class):
             if _DEFINITION in field.metadata:
@@ -132,7 +132,7 @@ class Definitions(dict[str, Definition]):
                 object.__setattr__(config, definition.field, definition.parse(raw))
 
     def choose(self, properties: Mapping[str, object]) -> dict[str, Any]:
-        """By field, the values that a broker's `properties` have."""
+        """The values in a broker's `properties`, by field name."""
         values = {each.field: each.choose(properties) for each in self.values()}
         return {field: value for field, value in values.items() if value is not None}
 
@@ -141,8 +141,14 @@ def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with similar ones."""
     shown = _shortened(name)
     close = similar_names(shown, known)
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    hint = f"; did you mean {_alternatives(close)}?" if close else ""
     return ConfigError(shown, f"unknown {what}{hint}", suggestions=close)
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    """`'a', 'b' or 'c'`."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def similar_names(name: str, known: Iterable[str], similarity: float = 0.6) -> tuple[str, ...]:

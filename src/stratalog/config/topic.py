@@ -369,13 +369,13 @@ class LogConfig:
         return CleanupPolicy.COMPACT in self.cleanup_policy
 
     @property
-    def is_deleted(self) -> bool:
+    def has_delete_policy(self) -> bool:
         """Whether retention by size and by time works on these logs."""
         return CleanupPolicy.DELETE in self.cleanup_policy
 
     @property
     def effective_segment_ms(self) -> int:
-        """`segment.ms`; on compacted topics, time for a record to become compactable bounds it."""
+        """`segment.ms`; on compacted topics, at most `max.compaction.lag.ms`."""
         if self.is_compacted:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms

@@ -58,8 +58,8 @@ class LineOptions(NamedTuple):
         )
 
 
-class OddBatch(NamedTuple):
-    """A batch that the kernel does not render, from one of its records on."""
+class UnsupportedBatch(NamedTuple):
+    """A batch that the kernel cannot render, from one of its records on."""
 
     position: int
     """In the buffer."""
@@ -71,7 +71,7 @@ class OddBatch(NamedTuple):
 
 class LineRenderer:
     """Renders the buffers of one log, one after the other. Counters carry over; the caller updates
-    them after it shows an odd batch.
+    them after it shows an unsupported batch.
     """
 
     def __init__(self, options: LineOptions) -> None:
@@ -88,7 +88,7 @@ class LineRenderer:
 
     @property
     def counters(self) -> tuple[int, int]:
-        """How many records were shown so far, or batches if records are not looked at; and the
+        """How many records, or batches if records are not decoded, were shown so far; and the
         offset of the last record, -1 before the first."""
         return int(self._state[render.SHOWN]), int(self._state[render.LAST_OFFSET])
 
@@ -112,10 +112,12 @@ class LineRenderer:
             parts.append(rows[:count])
         return np.concatenate(parts)
 
-    def blocks(self, data: bytes, rows: NDArray[Any], position: int) -> Iterator[bytes | OddBatch]:
+    def blocks(
+        self, data: bytes, rows: NDArray[Any], position: int
+    ) -> Iterator[bytes | UnsupportedBatch]:
         """Lines of `rows`, the batches in `data`, which is at `position` of the log.
 
-        Ends early when as much is shown as is wanted.
+        Ends early when the limit of lines is reached.
         """
         valid = np.zeros(len(rows), np.bool_)
         crc.check(_address(np.frombuffer(data, np.uint8)), rows, valid)
@@ -131,7 +133,7 @@ class LineRenderer:
 
     def _blocks_of(
         self, rows: NDArray[Any], valid: NDArray[np.bool_], payloads: NDArray[Any]
-    ) -> Iterator[bytes | OddBatch]:
+    ) -> Iterator[bytes | UnsupportedBatch]:
         state = self._state
         state[render.BATCH_AT] = 0
         self._rewind()
@@ -140,9 +142,9 @@ class LineRenderer:
             block = self._written()
             if block:
                 yield block
-            if why == render.ODD:
+            if why == render.UNSUPPORTED:
                 row = rows[state[render.BATCH_AT]]
-                yield OddBatch(
+                yield UnsupportedBatch(
                     int(row["position"]),
                     int(row["size_bytes"]),
                     bool(state[render.IS_BATCH_SHOWN]),
@@ -226,7 +228,7 @@ class LineRenderer:
 
 
 def _address(array: NDArray[Any]) -> int:
-    """Without ctypes, whose import is slow."""
+    """The address of an array. Does not use ctypes, whose import is slow."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -243,7 +245,7 @@ WINDOW_BYTES: Final = 4 << 20
 
 
 class BulkDump:
-    """Dumps the rest of a log. `show` renders odd batches."""
+    """Dumps the rest of a log. `show` renders unsupported batches."""
 
     def __init__(
         self,
@@ -272,7 +274,7 @@ class BulkDump:
         while walk.position < walk.end and not self._is_enough():
             position = walk.position
             yield from self._window_blocks(self._read(position))
-            if walk.position == position:  # no batch for the kernel: large, corrupt, or the end
+            if walk.position == position:  # a large or corrupt batch, or the end
                 yield from self._show(walk.values(batches_max=1))
                 if walk.position == position:
                     return
@@ -291,8 +293,8 @@ class BulkDump:
         for block in renderer.blocks(window.data, rows, window.position):
             walk.gaps.add_packed(renderer.take_gaps())
             self._report.shown, walk.last_offset = renderer.counters
-            if isinstance(block, OddBatch):
-                yield from self._odd_blocks(window, block)
+            if isinstance(block, UnsupportedBatch):
+                yield from self._unsupported_blocks(window, block)
                 renderer.counters = self._report.shown, walk.last_offset
             elif block:
                 yield block
@@ -303,12 +305,14 @@ class BulkDump:
             walk.position += size
             self._report.bytes_done += size
 
-    def _odd_blocks(self, window: FileWindow, odd: OddBatch) -> Iterator[bytes]:
-        entry = next_entry(window.data, odd.position)
+    def _unsupported_blocks(
+        self, window: FileWindow, unsupported: UnsupportedBatch
+    ) -> Iterator[bytes]:
+        entry = next_entry(window.data, unsupported.position)
         assert entry is not None  # it was scanned in this window
         yield from self._show(
             self._walk.batch_values(
-                window, entry, is_shown=odd.is_shown, records_done=odd.records_done
+                window, entry, is_shown=unsupported.is_shown, records_done=unsupported.records_done
             )
         )
 

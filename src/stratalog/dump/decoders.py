@@ -22,7 +22,6 @@ from stratalog.format.messages.schema import Value, to_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stratalog.format.messages.schema import Value
     from stratalog.format.record import Record
 
 Text: TypeAlias = "tuple[str | None, str | None]"
@@ -316,7 +315,7 @@ def _java_object(name: str, facts: Mapping[str, Value]) -> str:
 
 
 def _partitions(state: txns.TransactionState) -> list[str]:
-    """In the order of the hash set Kafka keeps them in; an empty transaction has none."""
+    """Partitions as text, in the order of Kafka's hash set. An empty transaction has none."""
     if state.status is txns.TransactionStatus.EMPTY:
         return []
     lots = [(topic, dict.fromkeys(partitions)) for topic, partitions in state.partitions]

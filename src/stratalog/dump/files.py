@@ -47,10 +47,10 @@ from stratalog.format.names import (
     FileKind,
     RootFile,
     TopicPartition,
-    parse_partition_file,
+    known_partition_file,
 )
 from stratalog.format.offset_index import OffsetEntry
-from stratalog.format.snapshot import ProducerEntry, decode_snapshot
+from stratalog.format.producer_snapshot import ProducerEntry, decode_snapshot
 from stratalog.format.time_index import TimeEntry
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.format.varint import wrapped_long
@@ -178,7 +178,7 @@ def _at_slot(slot: int, entry_bytes: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SegmentIndexes:
-    """The bytes of a segment's indexes and the log they speak of.
+    """The bytes of a segment's indexes, and the log that they refer to.
 
     Without a log nothing can be checked, and entries are only listed.
     """
@@ -299,7 +299,7 @@ def is_done(options: DumpOptions, report: DumpReport) -> bool:
 
 @contextmanager
 def errors_reported(path: str, report: DumpReport) -> Iterator[None]:
-    """An error ends the dump of a file and is a problem of it."""
+    """An error ends the dump of the file, and is reported as a problem."""
     try:
         yield
     except CorruptError as error:
@@ -473,10 +473,7 @@ def _files_in(directory: str, kinds: Collection[str]) -> list[str]:
         kind = kind_of(entry.name)
         if kind not in kinds or entry.is_dir:
             continue
-        try:
-            parsed = parse_partition_file(entry.name)
-        except InvalidNameError:
-            continue
+        parsed = known_partition_file(entry.name)
         if parsed is not None and parsed.base_offset is not None:
             rank = (parsed.base_offset, KINDS.index(kind))
             found.append((rank, _join(directory, entry.name)))

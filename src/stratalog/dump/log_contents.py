@@ -33,8 +33,8 @@ from stratalog.format.checkpoint import CheckpointedOffset, EpochEntry
 from stratalog.format.compression import decompress
 from stratalog.format.legacy import LegacyHeader, decode_legacy_records, is_legacy_crc_valid
 from stratalog.format.offset_index import OffsetEntry
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.record import Record, decode_records
-from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from stratalog.dump.files import EntryValue
     from stratalog.dump.problems import DumpReport
     from stratalog.format.log_entry import EntryHeader
-    from stratalog.format.record import Record
     from stratalog.storage.log_file import LogFile
 
 
@@ -136,7 +135,7 @@ class DumpOptions:
     max_message_bytes: int = MESSAGE_BYTES_MAX_DEFAULT
     decoder: MessageDecoder = field(default_factory=PlainDecoder)
     header_format: Format = FORMATS[UTF_8]
-    """Header format of header values, which only JSON shows."""
+    """Format of header values, which only JSON shows."""
     notices: tuple[str, ...] = ()
     """Printed ahead of each log: the tool's remarks on decoders named by their old class."""
     filters: Filters = field(default_factory=Filters)
@@ -207,7 +206,8 @@ class LogDump:
         self._report = report
 
     def estimate_lines(self) -> int:
-        """About how many batches and, if asked for, records there are: by headers at the start."""
+        """Estimate the number of batches and, if they are shown, records from the headers at the
+        start."""
         data = self.file.read(0, WINDOW_BYTES)
         lines = at = 0
         while at + HEADER_BYTES <= len(data):

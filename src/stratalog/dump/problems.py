@@ -60,7 +60,7 @@ def in_table_order(items: Sequence[T], hashes: Sequence[int], slots: int) -> lis
 
 
 def _power_of_two(capacity: int) -> int:
-    """At least `capacity`, and never fewer than 8."""
+    """The smallest power of two that is at least `capacity`, and at least 8."""
     return 2 << (max(capacity - 1, 4).bit_length() - 1)
 
 

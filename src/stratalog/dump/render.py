@@ -1,7 +1,8 @@
 """The compiled kernel that renders batches as the lines of a dump, exactly as `text` does.
 
 Reading is as strict as `record.decode_records`. What it would reject, control batches and the old
-formats are ODD: the caller renders that batch, from the current record on, with the readable code.
+formats are UNSUPPORTED: the caller renders that batch, from the current record on, with the
+readable code.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stratalog.format.kernels.record_fields import read_int, read_long
 from stratalog.format.record import RECORD_BYTES_MIN
 
 # Why a call ended. Within it, GO_ON.
-DONE, FULL, ODD, LIMIT, GO_ON = range(5)
+DONE, FULL, UNSUPPORTED, LIMIT, GO_ON = range(5)
 
 # Bits of state[MODE]: what to show.
 DEEP, DATA, METADATA, FILTERED, RECORDS_FILTERED = 1, 2, 4, 8, 16
@@ -303,12 +304,12 @@ def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
     """Write a batch's line unless it must wait for a record; GO_ON if records follow."""
     mode = state[MODE]
     if batch.magic != MAGIC_2 or batch.attributes & CODEC_MASK > _ZSTD:
-        return ODD
+        return UNSUPPORTED
     if mode & FILTERED and not _may_hold(batch, bounds):
         state[LAST_OFFSET] = -1  # what follows is not next to what came before
         return DONE
     if mode & DEEP and batch.attributes & CONTROL_BIT:
-        return ODD
+        return UNSUPPORTED
     if not mode & RECORDS_FILTERED or not mode & DEEP:
         if not _is_room(state, BATCH_CHARS_MAX):
             return FULL
@@ -325,7 +326,7 @@ def _render_record(
     """Show the record that `state` is at, if it passes; GO_ON when it is done."""
     payload_end = payload.address + payload.size_bytes
     if not _read_record(payload.address + state[PAYLOAD_AT], payload_end, state):
-        return ODD
+        return UNSUPPORTED
     state[_OFFSET] += batch.base_offset
     if batch.attributes & LOG_APPEND_TIME_BIT:
         state[_TIMESTAMP] = batch.max_timestamp
@@ -358,12 +359,12 @@ def _render_batch(
     if count == 0:
         return DONE
     if count < 0 or payload.size_bytes < count * RECORD_BYTES_MIN:
-        return ODD
+        return UNSUPPORTED
     while state[RECORD_AT] < count:
         why = _render_record(batch, is_valid, payload, state, bounds, gaps)
         if why != GO_ON:
             return why
-    return DONE if state[PAYLOAD_AT] == payload.size_bytes else ODD
+    return DONE if state[PAYLOAD_AT] == payload.size_bytes else UNSUPPORTED
 
 
 @kernel(

@@ -13,7 +13,7 @@ from stratalog.format.checkpoint import CheckpointedOffset, EpochEntry
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.messages.cluster_metadata import QUORUM_RECORDS, read_quorum_record
 from stratalog.format.offset_index import OffsetEntry
-from stratalog.format.snapshot import ProducerEntry
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
 from stratalog.storage.log_file import open_file
 from stratalog.storage.remote_path import location

@@ -28,7 +28,7 @@ from stratalog.format.messages.cluster_metadata import read_quorum_record
 from stratalog.format.messages.schema import to_json
 from stratalog.format.names import FileKind, parse_partition_file
 from stratalog.format.offset_index import OffsetEntry
-from stratalog.format.snapshot import ProducerEntry
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
 from stratalog.format.varint import wrapped_long
 from stratalog.storage.log_file import open_file

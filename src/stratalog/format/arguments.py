@@ -40,9 +40,9 @@ def milliseconds_of(time: TimeLike, name: str = "timestamp", *, rounds_up: bool 
     if type(time) is int:
         number: int = time
     elif isinstance(time, datetime):
-        number = _of_datetime(time, name, rounds_up=rounds_up)
+        number = _from_datetime(time, name, rounds_up=rounds_up)
     elif _is_datetime64(time):
-        number = _of_datetime64(time, name, rounds_up=rounds_up)
+        number = _from_datetime64(time, name, rounds_up=rounds_up)
     else:
         number = _integer(time, name, _TIME_HELP)
     if abs(number) > INT64_MAX:
@@ -56,7 +56,7 @@ _TIME_HELP: Final = (
 )
 
 
-def _of_datetime(time: datetime, name: str, *, rounds_up: bool) -> int:
+def _from_datetime(time: datetime, name: str, *, rounds_up: bool) -> int:
     if time != time:  # noqa: PLR0124  # pandas.NaT
         raise InvalidArgumentError(f"{name} is {time}; {_TIME_HELP}")
     if time.utcoffset() is None:
@@ -70,12 +70,13 @@ def _of_datetime(time: datetime, name: str, *, rounds_up: bool) -> int:
 
 
 def _is_datetime64(value: object) -> bool:
-    """Without importing numpy, which takes longer than many a command."""
+    """Whether the value is a `numpy.datetime64`. Does not import numpy, which would take longer
+    than many commands."""
     kind = type(value)
     return kind.__name__ == "datetime64" and kind.__module__ == "numpy"
 
 
-def _of_datetime64(time: Any, name: str, *, rounds_up: bool) -> int:
+def _from_datetime64(time: Any, name: str, *, rounds_up: bool) -> int:
     if time != time:  # noqa: PLR0124  # NaT
         raise InvalidArgumentError(f"{name} is {time}; {_TIME_HELP}")
     whole = time.astype("datetime64[ms]")

@@ -232,7 +232,8 @@ def next_entry(buf: Buffer, at: int, end: int | None = None) -> Entry | None:
     have. It checks neither the magic nor the CRC.
     """
     stop = len(buf) if end is None else min(end, len(buf))
-    if stop - at <= CLASSIFY_BYTES:  # not even the smallest message; Kafka looks at no length here
+    # Smaller than the smallest message; Kafka does not check the length here.
+    if stop - at <= CLASSIFY_BYTES:
         return None
     offset, length = _PREFIX.unpack_from(buf, at)
     if length < LEGACY_MESSAGE_BYTES_MIN:

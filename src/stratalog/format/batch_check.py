@@ -91,10 +91,10 @@ class BatchChecker:
                 done += 1
 
     def _check_legacy(self, buf: Buffer, rows: NDArray[Any], found: NDArray[Any]) -> None:
-        """Messages have neither deltas nor a count: only whether they can be decoded is checked."""
+        """Messages have neither deltas nor a count: only whether they can be decoded is checked,
+        and the CRC of each message inside a set."""
         decoder = Decoder(
             ("offset",),
-            check_crc=False,
             include_control=True,
             decompressed_bytes_max=self._decompressed_bytes_max,
         )

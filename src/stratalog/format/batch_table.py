@@ -56,7 +56,7 @@ class BatchTable:
     """The position after the last batch: where the walk stopped."""
     stop: Stop
     reason: str = ""
-    """What is wrong at `end`, when the walk stopped at damage."""
+    """What is wrong at `end`, if the walk stopped at corruption."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,11 +65,11 @@ class BatchTable:
         return self.rows[column]
 
     def select(self, which: NDArray[np.bool_] | slice) -> BatchTable:
-        """Only the rows under a mask or slice."""
+        """The table with only the rows of a mask or slice."""
         return replace(self, rows=np.ascontiguousarray(self.rows[which]))
 
     def raise_if_corrupt(self) -> None:
-        """Raise for the damage the walk stopped at, if it did."""
+        """Raise for the corruption that the walk stopped at, if any."""
         if self.stop is Stop.CORRUPT:
             raise CorruptBatchError(self.reason, position=self.end)
 
@@ -107,7 +107,7 @@ _STOPS: Final = {
 
 
 def check_crcs(buf: Buffer, table: BatchTable) -> NDArray[np.bool_]:
-    """Whether the CRC of each batch is right. `table` must come from `buf`."""
+    """Whether the CRC of each batch is valid. `table` must come from `buf`."""
     out = np.zeros(len(table), np.bool_)
     check_inside(buf, table.rows)
     crc.check(pa.py_buffer(buf).address, table.rows, out)

@@ -1,16 +1,19 @@
-"""Buffers and checksums, for all formats of this package.
+"""Buffers, structures and checksums, for all formats of this package.
 
 CRC-32C (Castagnoli) protects magic-2 batches and producer snapshots; CRC-32 (IEEE) protects the
 older message formats."""
 
 from __future__ import annotations
 
+import struct
 import zlib
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stratalog.errors import CorruptError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -39,6 +42,24 @@ class Scratch:
             grown[:at] = self.view[:at]
             self.view = grown
         return self.view
+
+
+def unpack_at(
+    layout: struct.Struct, buf: Buffer, at: int, name: str, error: type[CorruptError]
+) -> tuple[Any, ...]:
+    """The fields of a structure. Raises this error if the buffer ends too early."""
+    try:
+        return layout.unpack_from(buf, at)
+    except struct.error:
+        raise error(f"{name} is truncated", position=at) from None
+
+
+def pack_entry(layout: struct.Struct, entry: tuple[Any, ...], error: type[CorruptError]) -> bytes:
+    """The bytes of an entry. Raises this error if a field does not fit."""
+    try:
+        return layout.pack(*entry)
+    except struct.error as cause:
+        raise error(f"{entry} does not fit an entry: {cause}") from None
 
 
 _KEEPS_GIL: Final = 0

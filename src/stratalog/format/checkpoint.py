@@ -57,12 +57,13 @@ def encode_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
 
 
 def decode_offsets(buf: Buffer) -> dict[TopicPartition, int]:
-    """Any of the four offset files. If a partition appears twice, the last offset counts."""
+    """Decode any of the four offset files. If a partition appears twice, the last offset counts."""
     return dict(_offset_entry(line) for line in _entry_lines(buf))
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Any of the four offset files, in the order of the mapping. Kafka's order is a hash map's."""
+    """Encode any of the four offset files, in the order of the mapping. Kafka's order is that of a
+    hash map."""
     lines = []
     for (topic, partition), offset in offsets.items():
         check_topic_name(topic)  # a topic with a space in it would make the file unreadable

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stratalog.format.names import TopicPartition
+
 HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())])
 
 _FIELDS: Final = {
@@ -45,6 +47,8 @@ _NULLABLE: Final = frozenset({"key", "value"})
 ALL_COLUMNS: Final = tuple(_FIELDS)
 RECORD_COLUMNS: Final = ALL_COLUMNS[:6]
 """What is decoded by default."""
+PARTITION_COLUMNS: Final = ("topic", "partition")
+"""Names of the columns that say which partition a record is from."""
 
 
 def schema_of(columns: Collection[str] = RECORD_COLUMNS) -> pa.Schema:
@@ -75,6 +79,25 @@ def repeated_text(text: str, count: int) -> pa.Array:
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(raw * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+class PartitionColumns:
+    """Topic and partition as columns, for the batches of one partition."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self._created: dict[str, pa.Array] = {}
+
+    def column(self, name: str, count: int) -> pa.Array:
+        """Created once for the longest batch; shorter ones get a slice of it."""
+        created = self._created.get(name)
+        if created is None or len(created) < count:
+            if name == "topic":
+                created = repeated_text(self.topic_partition.topic, count)
+            else:
+                created = numpy_column(np.full(count, self.topic_partition.partition), pa.int32())
+            self._created[name] = created
+        return created[:count]
 
 
 def int64_numbers(column: pa.Array) -> NDArray[np.int64]:

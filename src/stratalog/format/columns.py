@@ -1,4 +1,4 @@
-"""Ranges of batches decoded into Arrow columns: the fast twin of `entry.records_of`.
+"""Ranges of batches decoded into Arrow columns: the fast twin of `log_entry.records_of`.
 
 The result is that of the readable decoder, record for record and error for error: the structure is
 checked completely whatever columns are requested, and if a kernel rejects a batch, the readable
@@ -48,7 +48,7 @@ from stratalog.format.column_types import (
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
 from stratalog.format.java_text import decode_utf8
 from stratalog.format.kernels import records
-from stratalog.format.kernels import scan as survey
+from stratalog.format.kernels import scan as scan_kernel
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES, PAYLOAD
 from stratalog.format.log_entry import records_of
 
@@ -59,6 +59,18 @@ if TYPE_CHECKING:
 
     from stratalog.format.buffers import Buffer
     from stratalog.format.record import Record
+
+__all__ = [
+    "ALL_COLUMNS",
+    "RECORD_COLUMNS",
+    "BatchTable",
+    "Decoder",
+    "Stop",
+    "check_crcs",
+    "decode",
+    "scan_batches",
+    "schema_of",
+]
 
 # Columns with fields of the batch, repeated for each of its records.
 
@@ -141,27 +153,15 @@ _LEGACY: Final[Mapping[str, Callable[[Record], object]]] = {
 
 
 def legacy_column(
-    name: str, kind: pa.DataType, records: Collection[Record], facts: BatchFieldColumns
+    name: str, kind: pa.DataType, found: Collection[Record], facts: BatchFieldColumns
 ) -> pa.Array:
     """A column of legacy records from the readable decoder."""
-    fact = _LEGACY.get(name)
-    if fact is None:
+    field_of = _LEGACY.get(name)
+    if field_of is None:
         return facts.column(name, kind)
     plain = pa.int64() if pa.types.is_timestamp(kind) else kind
-    return pa.array([fact(record) for record in records], plain).cast(kind)
+    return pa.array([field_of(record) for record in found], plain).cast(kind)
 
-
-__all__ = [
-    "ALL_COLUMNS",
-    "RECORD_COLUMNS",
-    "BatchTable",
-    "Decoder",
-    "Stop",
-    "check_crcs",
-    "decode",
-    "scan_batches",
-    "schema_of",
-]
 
 PART_BYTES: Final = 8 << 20
 """Payload bytes of a part. A larger batch is a part of its own."""
@@ -244,17 +244,17 @@ class Decoder:
 
     def _decode_chunk(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
         payloads = np.empty(len(rows), PAYLOAD)
-        look = _survey(buf, rows, payloads, checks_crc=False)
-        is_one_part = look.record_count and look.payload_bytes <= self._reader.part_bytes
-        if look.kinds or not is_one_part:
+        survey = _survey(buf, rows, payloads, checks_crc=False)
+        is_one_part = survey.record_count and survey.payload_bytes <= self._reader.part_bytes
+        if survey.kinds or not is_one_part:
             if self._check_crc:
-                look = _survey(buf, rows, payloads, checks_crc=True)
-            yield from self._decode_mixed(buf, self._visible(rows[: look.good]))
+                survey = _survey(buf, rows, payloads, checks_crc=True)
+            yield from self._decode_mixed(buf, self._visible(rows[: survey.good]))
         else:
-            part = Part(rows[: look.good], payloads, look.record_count, look.payload_bytes)
+            part = Part(rows[: survey.good], payloads, survey.record_count, survey.payload_bytes)
             yield from self._decode_part(buf, part._replace(is_unchecked=self._check_crc))
-        if look.good < len(rows):
-            self._raise_for(buf, rows[look.good])
+        if survey.good < len(rows):
+            self._raise_for(buf, rows[survey.good])
 
     def _visible(self, rows: NDArray[Any]) -> NDArray[Any]:
         if self._include_control:
@@ -368,10 +368,10 @@ class _Survey(NamedTuple):
 def _survey(
     buf: Buffer, rows: NDArray[Any], payloads: NDArray[Any], *, checks_crc: bool
 ) -> _Survey:
-    found = np.zeros(survey.SLOTS, np.int64)
+    found = np.zeros(scan_kernel.SLOTS, np.int64)
     memory = pa.py_buffer(buf)
-    good = survey.survey(memory.address, memory.size, rows, payloads, found, checks_crc)
-    if good == survey.FOREIGN:
+    good = scan_kernel.survey(memory.address, memory.size, rows, payloads, found, checks_crc)
+    if good == scan_kernel.FOREIGN:
         raise ValueError("the table does not belong to this buffer")
     return _Survey(good, *found.tolist())
 

@@ -118,7 +118,7 @@ def _copy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
 
 
 def _gunzip_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
-    """All members. Like Java's reader, other bytes after a member are ignored."""
+    """Decompress all members. Like Java's reader, ignore other bytes after a member."""
     start, is_measured = at, False
     for chunk in _gunzipped(data):
         if at + len(chunk) - start > MEASURED_FROM_BYTES and not is_measured:
@@ -223,8 +223,8 @@ def _snappy_declared_size(block: memoryview) -> int:
 
 
 def _unzstd_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
-    """All frames. Their structure is checked first, because the decoder does not report a truncated
-    frame."""
+    """Decompress all frames. Their structure is checked first, because the decoder does not report
+    a truncated frame."""
     return unzstd_into(data, out, at, check_zstd_frames(data), bytes_max)
 
 

@@ -41,7 +41,7 @@ class MetaProperties(NamedTuple):
 
 
 def decode_partition_metadata(buf: Buffer) -> PartitionMetadata:
-    """Any version from 0 up is read, as Kafka does, so that a downgrade finds its ids."""
+    """Decode any version from 0 up, as Kafka does, so that ids are found after a downgrade."""
     lines = read_lines(buf)
     if len(lines) < 2:
         raise CorruptCheckpointError(f"{len(lines)} lines, not 2", position=len(buf))

@@ -118,7 +118,7 @@ def _is_as_read(kind: pa.DataType) -> bool:
 
 
 def _timestamps(batch: pa.RecordBatch, timestamp_ms: int | None) -> NDArray[np.int64]:
-    """In milliseconds, rounded down."""
+    """The timestamps of the rows in milliseconds, rounded down."""
     if "timestamp" not in batch.schema.names:
         if timestamp_ms is None:
             raise ValueError("there is no column named timestamp, and no timestamp_ms was passed")
@@ -246,7 +246,7 @@ class _Encoder:
 
     @property
     def slots(self) -> NDArray[np.int64]:
-        """With all that does not depend on the records."""
+        """The kernel's slots, with everything that does not depend on the records."""
         return self._slots
 
     def encode(
@@ -294,7 +294,8 @@ class _Encoder:
         return EncodedBatches(bytearray().join(compressed), [*map(len, compressed)], record_count)
 
     def _compressed(self, batch: memoryview) -> Buffer:
-        """With its records compressed; or uncompressed, if only that is within the limit."""
+        """The batch with its records compressed; the batch itself if only that is within the
+        limit."""
         codec, payload = self._fields.codec, bytes(batch[HEADER_BYTES:])
         sealed = with_payload(batch, compress(codec, payload, level=self._fields.level))
         if len(sealed) <= self._bytes_max:

@@ -22,7 +22,7 @@ from stratalog.format.time_index import TimeEntry
 INTERVAL_BYTES_DEFAULT: Final = 4096
 
 IndexState: TypeAlias = tuple[int, int, int]
-"""What the rule remembers between two batches: the largest timestamp, the last offset of the first
+"""The state of the rule between two batches: the largest timestamp, the last offset of the first
 batch that reached it, and the bytes since the last offset entry."""
 
 

@@ -14,6 +14,7 @@ from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CorruptIndexError
+from stratalog.format.buffers import unpack_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +40,7 @@ _FIELDS = {  # format of a column -> where its field lies, and its numpy type
 
 def unpack_entry(entry: struct.Struct, buf: Buffer, at: int) -> tuple[int, int]:
     """The two fields of the entry at a position."""
-    try:
-        first, second = entry.unpack_from(buf, at)
-    except struct.error:
-        raise CorruptIndexError("index entry is truncated", position=at) from None
+    first, second = unpack_at(entry, buf, at, "index entry", CorruptIndexError)
     return first, second
 
 

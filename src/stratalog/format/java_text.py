@@ -44,7 +44,7 @@ def read_lines(buf: Buffer) -> list[Line]:
 
 
 def read_text(buf: Buffer) -> str:
-    """All of it as UTF-8."""
+    """The whole buffer as UTF-8 text."""
     return _decode(bytes(buf), 0)
 
 

@@ -115,7 +115,7 @@ class LegacyHeader(_HeaderFields):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0) -> Self:
-        """By the magic byte: a magic-0 message has no timestamp field."""
+        """Read a header by its magic byte: a magic-0 message has no timestamp field."""
         if buf[at + MAGIC_AT] == 0:
             return cls._make((*_HEADER_0.unpack_from(buf, at), NO_TIMESTAMP))
         return cls._make(_HEADER_1.unpack_from(buf, at))

@@ -37,7 +37,6 @@ from stratalog.format.record import Record, decode_records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratalog.format.batch import Entry
     from stratalog.format.buffers import Buffer
 
 EntryHeader: TypeAlias = BatchHeader | LegacyHeader
@@ -117,14 +116,16 @@ class RecordDecoder:
 
     def records_of(self, buf: bytes, entry: Entry, header: EntryHeader) -> list[Record]:
         """The records of `entry`, whose header and CRC were checked. Raises as `records_of`
-        does."""
+        does; the inner messages of a legacy set, whose CRCs are their own, are checked here."""
         if isinstance(header, BatchHeader):
             spans = self._loaded()
             if spans is not None:
                 found: list[Record] | None = spans.list_records(buf, entry.position, header)
                 if found is not None:
                     return found
-        records = list(records_of(buf, entry, check_crc=False))
+            records = list(decode_records(buf, entry.position, header))
+        else:
+            records = list(decode_legacy_records(buf, entry.position, header))
         self._records_seen += len(records)
         return records
 

@@ -224,6 +224,14 @@ def parse_partition_file(name: str) -> PartitionFile | None:
     return None
 
 
+def known_partition_file(name: str) -> PartitionFile | None:
+    """The same. None also for a name that is invalid: for callers that ignore such files."""
+    try:
+        return parse_partition_file(name)
+    except InvalidNameError:
+        return None
+
+
 def parse_root_file(name: str) -> tuple[RootFile, FileState] | None:
     """Classify a file at the root of a log directory. None: Kafka ignores it."""
     if name in _ROOT_FILES:

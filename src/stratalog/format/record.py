@@ -259,7 +259,7 @@ class RecordLists:
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.headers: dict[int, tuple[Header, ...]] = {}
-        """Of the records that have any, by their index."""
+        """The headers of records that have any, by the index of the record."""
 
     def __len__(self) -> int:
         return len(self.timestamps)

@@ -2,7 +2,7 @@
 `decode_records`.
 
 Per record there is one slice for the key, one for the value and one tuple. Importing this module
-loads a compiled kernel; `RecordDecoder` in `entry.py` does so once that pays off.
+loads a compiled kernel; `RecordDecoder` in `log_entry.py` does so once that pays off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _record_of = cast("Callable[[Iterable[Any]], Record]", partial(tuple.__new__, Re
 
 def list_records(buf: bytes, at: int, header: BatchHeader) -> list[Record] | None:
     """The records of the batch whose header was read at `at`, and whose CRC was checked. None if
-    the readable decoder has to look at it: it may be corrupt, or just unusual."""
+    the readable decoder has to decode it: it may be corrupt, or just unusual."""
     start, end = at + HEADER_BYTES, at + header.size_bytes
     if header.codec_id != Codec.NONE:
         try:

@@ -130,8 +130,8 @@ def _candidates(
 ) -> Iterator[int]:
     """Positions whose fixed bits fit, in order.
 
-    Goes chunk by chunk, so that a batch close by is found without a look at the rest. Holes (runs
-    of zeros, as a crash leaves them) cost next to nothing.
+    Goes chunk by chunk, so that a batch close by is found without searching the other chunks. Holes
+    (runs of zeros, as a crash leaves them) cost next to nothing.
     """
     chunk_start, chunk_bytes = start, _CHUNK_BYTES_MIN
     while chunk_start < end:

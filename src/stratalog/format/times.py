@@ -7,6 +7,7 @@ Kafka's tools and in everything that Stratalog prints.
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -29,6 +30,11 @@ TIME_HELP: Final = (
     "2024-05-01, 2024-05-01T12:30:00.250 (UTC, unless it has an offset such as +02:00), 14:05 "
     "(the most recent, UTC), now, 90s, 1h30m or 7d (ago), or milliseconds since 1970"
 )
+
+
+def current_time_ms() -> int:
+    """Now, according to this machine's clock."""
+    return time.time_ns() // 1_000_000
 
 
 class InvalidTimeError(ValueError):

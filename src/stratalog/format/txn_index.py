@@ -18,6 +18,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptIndexError, UnsupportedError
+from stratalog.format.buffers import pack_entry, unpack_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +50,8 @@ class AbortedTxn(NamedTuple):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0) -> Self:
-        try:
-            entry = cls._make(_ENTRY.unpack_from(buf, at))
-        except struct.error:
-            raise CorruptIndexError(
-                "the entry of an aborted transaction is truncated", position=at
-            ) from None
+        name = "the entry of an aborted transaction"
+        entry = cls._make(unpack_at(_ENTRY, buf, at, name, CorruptIndexError))
         if entry.version > VERSION:
             raise UnsupportedError(f"aborted transaction at byte {at} has version {entry.version}")
         if entry.version < VERSION:
@@ -62,10 +59,7 @@ class AbortedTxn(NamedTuple):
         return entry
 
     def pack(self) -> bytes:
-        try:
-            return _ENTRY.pack(*self)
-        except struct.error as error:
-            raise CorruptIndexError(f"{self} does not fit an entry: {error}") from None
+        return pack_entry(_ENTRY, self, CorruptIndexError)
 
 
 class AbortedTxns(NamedTuple):

@@ -1,9 +1,9 @@
 """Appending to a log: validate, assign offsets, roll, check producers, write, publish.
 
-The order is Kafka's: a rejected append has written no record (it may have noted a leader epoch or
-rolled), and whatever readers see is complete. A new leader epoch is recorded before its first
-batch is written, so none is ever missing.
-Whoever calls a method holds the log's `WriteGuard`.
+As in Kafka, a rejected append has written no record, but it may have recorded a leader epoch or
+rolled the log. Readers see only complete appends. A new leader epoch is recorded before its first
+batch is written, so the checkpoint never lacks one. The caller of a method holds the log's
+`WriteGuard`, except for `stamp_file`, which does not change the log.
 """
 
 from __future__ import annotations
@@ -91,15 +91,19 @@ class Appender:
     # -- single requests
 
     def append(
-        self, data: Buffer, origin: AppendOrigin, facts: BatchFacts | None = None
+        self,
+        data: Buffer,
+        origin: AppendOrigin,
+        facts: BatchFacts | None = None,
+        transaction_version: int = 0,
     ) -> AppendInfo:
-        """As the leader. With `facts`, a batch that this process has encoded."""
+        """Append as the leader. With `facts`, `data` is one batch that this process has encoded."""
         now_ms = self._segments.now_ms()
         compiled = self._compiled
         if compiled is not None and facts is None and origin is AppendOrigin.CLIENT:
             accepted = compiled.accept(data, self._offsets.end, self.leader_epoch, now_ms)
             if accepted is not None:
-                return self._write_batch(accepted, origin, now_ms)
+                return self._write_batch(accepted, origin, now_ms, transaction_version)
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, origin)
         if facts is not None:
             own = assign_own(data, facts, self._rules, assign)
@@ -108,24 +112,19 @@ class Appender:
         append = self._validator.validate(data, self._rules, assign)
         if origin is AppendOrigin.CLIENT:
             self._compiled = self._validator.compiled
-        return self._write(append, origin, now_ms)
+        return self._write(append, origin, now_ms, transaction_version)
 
-    def append_unread(self, data: Buffer, transaction_version: int = 0) -> AppendInfo:
-        """A client's batch whose records are looked at only if the topic's rules demand it."""
+    def append_by_header(self, data: Buffer, transaction_version: int = 0) -> AppendInfo:
+        """Append a client's batch. Its records are decoded only if the topic's rules require it."""
         now_ms = self._segments.now_ms()
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms)
         checked = assign_by_header(data, self._rules, assign)
-        if transaction_version:  # stricter than the check of all appends, which follows
-            header = BatchHeader.unpack(data)
-            self._producers.check(
-                (header,), AppendOrigin.CLIENT, transaction_version=transaction_version
-            )
         if checked is None:
-            return self.append(data, AppendOrigin.CLIENT)
-        return self._write_batch(checked, AppendOrigin.CLIENT, now_ms)
+            return self.append(data, AppendOrigin.CLIENT, transaction_version=transaction_version)
+        return self._write_batch(checked, AppendOrigin.CLIENT, now_ms, transaction_version)
 
     def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
-        """Several batches that this process has encoded; their offsets are patched into `data`."""
+        """Append batches that this process has encoded. Their offsets are patched into `data`."""
         now_ms = self._segments.now_ms()
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms)
         group = assign_own_group(data, facts, self._rules, assign)
@@ -139,12 +138,14 @@ class Appender:
         return AppendInfo(first.first_offset, last.last_offset, last.log_append_time_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
-        """Batches that bring their offsets along."""
+        """Append batches to which the leader has assigned offsets."""
         append = validate_follower(data, log_end_offset=self._offsets.end)
         return self._write(append, AppendOrigin.REPLICATION, self._segments.now_ms())
 
-    def _write_batch(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> AppendInfo:
-        """`_write` for one batch, which is what producers send: the same, faster."""
+    def _write_batch(
+        self, data: Buffer, origin: AppendOrigin, now_ms: int, transaction_version: int = 0
+    ) -> AppendInfo:
+        """A faster `_write` for a single batch, which is what producers send."""
         first_offset, leader_epoch = self._offsets.end, self.leader_epoch
         attributes, delta, _, max_timestamp, producer_id = BATCH_FACTS.unpack_from(
             data, ATTRIBUTES_AT
@@ -152,7 +153,7 @@ class Appender:
         last_offset = first_offset + delta
         append_time_ms = now_ms if attributes & LOG_APPEND_TIME_BIT else NO_TIMESTAMP
         segment = self._segments.active
-        writer = segment.active_writer
+        writer = segment.writer_if_active
         if (
             writer is None
             or attributes & CONTROL_BIT
@@ -160,10 +161,13 @@ class Appender:
             or writer.roll_reason(len(data), last_offset, max_timestamp, now_ms) is not None
         ):
             append = one_batch(data, BatchHeader.unpack(data), append_time_ms)
-            return self._write(append, origin, now_ms)
+            return self._write(append, origin, now_ms, transaction_version)
         checked = NOTHING_TO_UPDATE
         if producer_id >= 0:
-            checked = self._producers.check((BatchHeader.unpack(data),), origin)
+            headers = (BatchHeader.unpack(data),)
+            checked = self._producers.check(
+                headers, origin, transaction_version=transaction_version
+            )
             if checked.duplicate is not None:
                 return _duplicate(checked.duplicate, append_time_ms)
         try:
@@ -176,10 +180,16 @@ class Appender:
             raise
         return AppendInfo(first_offset, last_offset, append_time_ms)
 
-    def _write(self, append: ValidatedAppend, origin: AppendOrigin, now_ms: int) -> AppendInfo:
+    def _write(
+        self,
+        append: ValidatedAppend,
+        origin: AppendOrigin,
+        now_ms: int,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
         if not append.spans:
             return AppendInfo(NO_OFFSET, NO_OFFSET)
-        self._note_epochs(append.headers)
+        self._record_epochs(append.headers)
         segment = self._segments.active
         if not segment.is_active or segment.roll_reason(
             len(append.data), append.last_offset, append.max_timestamp, now_ms
@@ -190,7 +200,9 @@ class Appender:
         markers = None
         if any(header.is_control for header in headers):
             markers = _markers_of(append)
-        checked = self._producers.check(headers, origin, markers=markers)
+        checked = self._producers.check(
+            headers, origin, markers=markers, transaction_version=transaction_version
+        )
         if checked.duplicate is not None:
             return _duplicate(checked.duplicate, append.log_append_time_ms)
         try:
@@ -205,7 +217,8 @@ class Appender:
         return AppendInfo(append.first_offset, append.last_offset, append.log_append_time_ms)
 
     def _publish(self, next_offset: int, records: int) -> None:
-        """Let readers see it, then flush if the topic's `flush.messages` is reached."""
+        """Make the append visible to readers, then flush if the topic's `flush.messages` is
+        reached."""
         segments = self._segments
         self._producers.map_end_offset = next_offset
         segments.is_changed = True
@@ -216,14 +229,15 @@ class Appender:
                 segments.flush_below(next_offset)
 
     def _fail_unless_published(self, segment: Segment, error: BaseException) -> None:
-        """A write that changed nothing leaves the log usable. If the batch is in the segment, but
-        producers and readers do not know of it, only recovery can find out what is true."""
+        """Take the log offline if the segment has a batch that was not published: producer state
+        may lack it, so only recovery can restore a consistent state. A write that changed nothing
+        leaves the log usable."""
         if segment.next_offset != self._offsets.end:
             self._guard.fail(error)
 
-    def _note_epochs(self, headers: Sequence[EntryHeader]) -> None:
-        """Messages of the old formats have no epoch, and those before them cannot be known any
-        more."""
+    def _record_epochs(self, headers: Sequence[EntryHeader]) -> None:
+        """Record the leader epochs of these batches. Messages of the old formats have none and, as
+        in Kafka, clear all entries."""
         latest = self._epochs.latest_epoch
         for header in headers:
             if not isinstance(header, BatchHeader):
@@ -261,12 +275,12 @@ class Appender:
             return error
 
     def install(self, data: Buffer) -> None:
-        """Batches that are ready but for their offsets, which are patched into `data`."""
+        """Append batches that only lack offsets, which are patched into `data`."""
         group = assign_offsets(data, self._offsets.end, self.leader_epoch)
         self._write_assigned(group, self._segments.now_ms())
 
     def _write_assigned(self, group: GroupAppend, now_ms: int) -> list[AppendInfo]:
-        """With one write, or batch by batch if that cannot be."""
+        """Write all batches at once, or one by one if a single write is impossible."""
         if not group.spans:
             return []
         checked = self._check_group(group, now_ms)
@@ -276,10 +290,11 @@ class Appender:
         return [AppendInfo(group.spans[0].base_offset, group.spans[-1].last_offset)]
 
     def _check_group(self, group: GroupAppend, now_ms: int) -> CheckedAppend | None:
-        """What the group will change of its producers; None if it cannot be written at once."""
+        """The changes of producer state; None if a single write cannot append the group."""
         segment, spans = self._segments.active, group.spans
         if not segment.is_active or not segment.size_bytes:
-            return None  # the roll clock begins with the first batch, and the next may exceed it
+            # The first batch starts the roll clock, and the next one may exceed the limit.
+            return None
         writer = segment.writer
         newest = max([span.max_timestamp for span in spans], default=NO_TIMESTAMP)
         if writer.roll_reason(len(group.data), group.next_offset - 1, newest, now_ms):
@@ -294,7 +309,7 @@ class Appender:
         return checked if checked.duplicate is None else None
 
     def _write_group(self, group: GroupAppend, checked: CheckedAppend) -> None:
-        self._note_epochs(group.headers)
+        self._record_epochs(group.headers)
         if not group.spans:
             return
         segment = self._segments.active
@@ -309,7 +324,8 @@ class Appender:
     # -- a file that becomes a segment
 
     def stamp_file(self, path: Path, batches: FileBatches, base_offset: int) -> bool:
-        """False if the file could not become a segment at this offset: it is not changed then."""
+        """Return False, and leave the file as it is, if it cannot become a segment at this
+        offset."""
         return self._stamped(path, batches, base_offset) is not None
 
     def _stamped(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
@@ -325,7 +341,7 @@ class Appender:
         return plan
 
     def install_file(self, path: Path, batches: FileBatches) -> bool:
-        """False if the file cannot become a segment: nothing is appended then."""
+        """Return False, and append nothing, if the file cannot become a segment."""
         disk = self._segments.disk
         plan = self._stamped(path, batches, self._offsets.end)
         if plan is None:
@@ -336,11 +352,12 @@ class Appender:
         except StorageError:
             return False
         with self._guard.fatal():
-            self._adopt(second_name, plan)
+            self._add_as_segment(second_name, plan)
         return True
 
-    def _adopt(self, path: Path, plan: SegmentPlan) -> None:
-        """All that belongs to the segment is durable before its log gets its name."""
+    def _add_as_segment(self, path: Path, plan: SegmentPlan) -> None:
+        """Make the file the last segment. Its indexes and the snapshot are written before its log
+        gets its name."""
         segments, base_offset = self._segments, self._offsets.end
         active = segments.active
         if self.leader_epoch not in (self._epochs.latest_epoch, NO_LEADER_EPOCH):
@@ -362,7 +379,8 @@ class Appender:
 
 
 def _duplicate(batch: CachedBatch, append_time_ms: int) -> AppendInfo:
-    """`append_time_ms` is what the batch would have got: -1 unless the topic has LogAppendTime."""
+    """The result for a batch that the log already has. `append_time_ms` is the time of this append
+    if the topic uses LogAppendTime, else -1."""
     if append_time_ms != NO_TIMESTAMP:
         append_time_ms = batch.timestamp
     return AppendInfo(batch.first_offset, batch.last_offset, append_time_ms, is_duplicate=True)

@@ -28,13 +28,13 @@ from stratalog.errors import InvalidArgumentError, TextError
 from stratalog.format.arguments import word_of
 from stratalog.format.column_types import (
     ALL_COLUMNS,
+    PARTITION_COLUMNS,
     RECORD_COLUMNS,
+    PartitionColumns,
     int64_numbers,
-    numpy_column,
-    repeated_text,
     schema_of,
 )
-from stratalog.log.column_reading import ColumnReader
+from stratalog.log.column_reader import ColumnReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 ValueFormat: TypeAlias = "Literal['bytes', 'text', 'json'] | pa.DataType | pa.Schema"
 
-PARTITION_COLUMNS: Final = ("topic", "partition")
-_PLACE: Final = {
+_PARTITION_FIELDS: Final = {
     "topic": pa.field("topic", pa.string(), nullable=False),
     "partition": pa.field("partition", pa.int32(), nullable=False),
 }
@@ -59,11 +58,11 @@ class ColumnSource(NamedTuple):
     log: LogReader
     plan: ReadPlan
     closing: AbstractContextManager[object] = nullcontext()
-    """Left when the partition has been read."""
+    """Exited when the partition has been read."""
 
 
 class ColumnStream:
-    """The columns of a result, and how they are made from what is decoded."""
+    """Converts decoded columns to the columns of the result."""
 
     def __init__(
         self,
@@ -74,7 +73,10 @@ class ColumnStream:
     ) -> None:
         self._names = list(RECORD_COLUMNS if columns is None else _checked(columns))
         self._decoded = [name for name in self._names if name not in PARTITION_COLUMNS]
-        formats = {"key": _Format.of(keys, "keys"), "value": _Format.of(values, "values")}
+        formats = {
+            "key": _ValueConverter.of(keys, "keys"),
+            "value": _ValueConverter.of(values, "values"),
+        }
         self._formats = {
             name: each
             for name, each in formats.items()
@@ -82,7 +84,6 @@ class ColumnStream:
         }
         if self._formats and "offset" not in self._decoded:
             self._decoded.append("offset")  # for messages
-        self._places: dict[str, pa.Array] = {}
 
     @cached_property
     def _schema(self) -> pa.Schema:
@@ -90,7 +91,7 @@ class ColumnStream:
         plain = schema_of([name for name in self._names if name not in PARTITION_COLUMNS])
         fields = []
         for name in self._names:
-            field = _PLACE[name] if name in PARTITION_COLUMNS else plain.field(name)
+            field = _PARTITION_FIELDS[name] if name in PARTITION_COLUMNS else plain.field(name)
             found = self._formats.get(name)
             fields.append(field if found is None else field.with_type(found.type))
         return pa.schema(fields)
@@ -112,33 +113,24 @@ class ColumnStream:
         for log, plan, closing in sources:
             with closing:
                 reader = ColumnReader(plan, self._decoded or ["offset"])
+                partition = PartitionColumns(log.topic_partition)
                 for batch in reader.read(log.parts_from(plan.start_offset)):
-                    yield self._fit(batch, log.topic_partition)
-            self._places.clear()
+                    yield self._fit(batch, partition)
 
-    def _fit(self, batch: pa.RecordBatch, at: TopicPartition) -> pa.RecordBatch:
+    def _fit(self, batch: pa.RecordBatch, partition: PartitionColumns) -> pa.RecordBatch:
         if self._names == batch.schema.names and not self._formats:
             return batch
-        columns = [self._column(name, batch, at) for name in self._names]
+        columns = [self._column(name, batch, partition) for name in self._names]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _column(self, name: str, batch: pa.RecordBatch, at: TopicPartition) -> pa.Array:
+    def _column(self, name: str, batch: pa.RecordBatch, partition: PartitionColumns) -> pa.Array:
         if name in PARTITION_COLUMNS:
-            return self._place(name, batch.num_rows, at)
+            return partition.column(name, batch.num_rows)
         found = self._formats.get(name)
         column = batch.column(name)
-        return column if found is None else found.convert(column, _Rows(name, batch, at))
-
-    def _place(self, name: str, count: int, at: TopicPartition) -> pa.Array:
-        """Created once for the longest batch; shorter ones get a slice of it."""
-        held = self._places.get(name)
-        if held is None or len(held) < count:
-            if name == "topic":
-                held = repeated_text(at.topic, count)
-            else:
-                held = numpy_column(np.full(count, at.partition), pa.int32())
-            self._places[name] = held
-        return held[:count]
+        if found is None:
+            return column
+        return found.convert(column, _RowErrors(name, batch, partition.topic_partition))
 
 
 def _chained(first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,22 +151,22 @@ def _checked(columns: Collection[str]) -> Collection[str]:
     return columns
 
 
-class _Rows(NamedTuple):
-    """The records of a batch, for messages."""
+class _RowErrors(NamedTuple):
+    """Creates errors that name a record of the batch."""
 
     column: str
     batch: pa.RecordBatch
-    at: TopicPartition
+    tp: TopicPartition
 
     def error(self, row: int | None, reason: str) -> TextError:
         offsets = int64_numbers(self.batch.column("offset"))
         where = f"a record of offsets {offsets[0]} to {offsets[-1]}"
         if row is not None:
             where = f"offset {offsets[row]}"
-        return TextError(f"{self.at}, {where}: {reason}")
+        return TextError(f"{self.tp}, {where}: {reason}")
 
 
-class _Format:
+class _ValueConverter:
     """How a column of keys or values is converted."""
 
     def __init__(self, kind: str, wanted: pa.DataType | None = None) -> None:
@@ -182,20 +174,20 @@ class _Format:
         self._is_inferred = kind == "json" and wanted is None
         self.is_bytes = kind == "bytes"
         self.type = pa.string() if kind == "text" else wanted
-        """Of the result; None until it is inferred."""
+        """Type of the result; None until it is inferred."""
 
     @classmethod
-    def of(cls, given: ValueFormat, name: str) -> _Format:
+    def of(cls, given: ValueFormat, name: str) -> _ValueConverter:
         if isinstance(given, pa.Schema):
             return cls("json", pa.struct(list(given)))
         if isinstance(given, pa.DataType):
             return cls("json", given)
         return cls(word_of(given, _WORDS, name))
 
-    def convert(self, column: pa.Array, rows: _Rows) -> pa.Array:
+    def convert(self, column: pa.Array, rows: _RowErrors) -> pa.Array:
         return self._text(column, rows) if self._kind == "text" else self._json(column, rows)
 
-    def _text(self, column: pa.Array, rows: _Rows) -> pa.Array:
+    def _text(self, column: pa.Array, rows: _RowErrors) -> pa.Array:
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid:
@@ -203,14 +195,14 @@ class _Format:
             reason = f"the {rows.column} is not UTF-8 text; read it as bytes"
             raise rows.error(row, reason) from None
 
-    def _json(self, column: pa.Array, rows: _Rows) -> pa.Array:
+    def _json(self, column: pa.Array, rows: _RowErrors) -> pa.Array:
         if self.type is None:
             self.type = _without_times(self._parse(column, None, rows).type)
         return self._parse(column, self.type, rows)
 
-    def _parse(self, column: pa.Array, wanted: pa.DataType | None, rows: _Rows) -> pa.Array:
-        """Each document is the one field of an object of its own, so that a row is a row whatever
-        is in it."""
+    def _parse(self, column: pa.Array, wanted: pa.DataType | None, rows: _RowErrors) -> pa.Array:
+        """Each document is wrapped in an object with one field, so that the parser returns one row
+        for each, whatever it contains."""
         import pyarrow.compute as pc  # noqa: PLC0415 - bytes and text need neither
         from pyarrow import json  # noqa: PLC0415
 
@@ -235,11 +227,12 @@ class _Format:
             raise self._error("more than one JSON document in a value", rows)
         return table.column(0).combine_chunks()
 
-    def _error(self, reason: str, rows: _Rows) -> TextError:
+    def _error(self, reason: str, rows: _RowErrors) -> TextError:
         found = _ROW.search(reason)
-        hint = "; pass the Arrow type to parse it as" if self._is_inferred else ""
+        hint = f"; pass the Arrow type of all {rows.column}s" if self._is_inferred else ""
         row = None if found is None else int(found[1])
-        return rows.error(row, f"the {rows.column} cannot be parsed as JSON: {reason}{hint}")
+        why = _ROW.sub("", reason).removeprefix("JSON parse error: ").rstrip(". ")
+        return rows.error(row, f"the {rows.column} cannot be parsed as JSON: {why}{hint}")
 
 
 def _bytes_of(column: pa.Array) -> pa.Buffer:
@@ -260,7 +253,7 @@ def _is_text(raw: bytes | None) -> bool:
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
-    """A string that looks like a time stays a string: the next one may not look like one."""
+    """Strings that look like times stay strings, because a later one may not be a time."""
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_struct(kind):

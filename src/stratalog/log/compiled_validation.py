@@ -74,8 +74,7 @@ _thread = threading.local()
 
 
 class CompiledValidation:
-    """The kernels under one topic's rules. Keeps nothing between appends; used by one thread at a
-    time."""
+    """The kernels under one topic's rules. Stateless between appends, but not thread-safe."""
 
     def __init__(self, kernel: Any, rules: AppendRules, origin: AppendOrigin) -> None:
         self._kernel = kernel
@@ -111,7 +110,7 @@ class CompiledValidation:
         self, data: Buffer, next_offset: int, leader_epoch: int, now_ms: int
     ) -> bytearray | None:
         """A copy of one request, with its offsets, that is stored as it is. None if the kernel does
-        not accept it so."""
+        not accept it."""
         if len(data) < HEADER_BYTES or next_offset > _NEXT_OFFSET_MAX:
             return None
         codec = self._kept_codecs.get(data[_LOW_ATTRIBUTES_AT] & _CODEC_AND_CONTROL)
@@ -149,7 +148,8 @@ class CompiledValidation:
         assign: Assignment,
         found: tuple[list[BatchSpan], list[EntryHeader]],
     ) -> int:
-        """Let the kernel do requests up to the first it does not accept; the offset after them."""
+        """Validate requests with the kernel, up to the first that it does not accept. Returns the
+        offset after them."""
         spans, headers = found
         view = memoryview(data)
         start, next_offset = 0, assign.next_offset

@@ -39,7 +39,7 @@ class EpochEndOffset(NamedTuple):
     """Where an epoch ended; both are -1 if the cache does not know."""
 
     epoch: int
-    """The one asked for, or the nearest older one that is known."""
+    """The requested epoch, or the nearest older one that is known."""
     end_offset: int
     """Exclusive."""
 
@@ -64,7 +64,7 @@ class LeaderEpochCache:
     ) -> None:
         self._entries: Entries = ()
         for entry in entries:
-            self._entries = self._with(*entry)
+            self._entries = self._entries_with(*entry)
         self._persist = persist
         self._is_dirty = False
 
@@ -108,9 +108,10 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
         """Where the records of `epoch` end: what a follower truncates to after a leader change.
 
-        The latest epoch ends with the log. An older one ends where the next known one begins, and
-        is returned as the nearest known at or below it; one older than all as itself, as its
-        records are gone but the next ones are here. An epoch above the latest is undefined.
+        The latest epoch ends with the log. An older epoch ends where the next known one begins; the
+        result names the nearest known epoch at or below it. For an epoch older than all known ones,
+        whose records are deleted, the result names that epoch itself. For an epoch above the
+        latest, the result is undefined.
         """
         if epoch == NO_LEADER_EPOCH:
             return UNDEFINED
@@ -135,7 +136,7 @@ class LeaderEpochCache:
             latest_epoch, latest_start = entries[-1]
             if epoch == latest_epoch and start_offset >= latest_start:
                 return False
-        self._replace_durably(self._with(epoch, start_offset))
+        self._replace_durably(self._entries_with(epoch, start_offset))
         return True
 
     def truncate_from_end(self, end_offset: int) -> bool:
@@ -165,7 +166,7 @@ class LeaderEpochCache:
         if self._is_dirty:
             self._replace_durably(self._entries)
 
-    def _with(self, epoch: int, start_offset: int) -> Entries:
+    def _entries_with(self, epoch: int, start_offset: int) -> Entries:
         if epoch < 0 or start_offset < 0:
             raise InvalidLeaderEpochError(
                 f"leader epoch {epoch} from offset {start_offset}: neither may be negative"
@@ -215,8 +216,7 @@ def load_epochs(
     """The leader epochs of a partition; empty if the file is missing, as for Kafka.
 
     A file that cannot be parsed stops a broker. Here it is replaced, durably, by what `rebuild`
-    returns: going on with an empty cache would let the next append claim all earlier records for
-    no epoch at all.
+    returns: with an empty cache, earlier records would belong to no epoch after the next append.
     """
     path = directory / FileKind.LEADER_EPOCHS.value
     persist = _persist_epochs(disk, path)

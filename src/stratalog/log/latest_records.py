@@ -30,7 +30,7 @@ class LatestRecords:
     def __init__(self) -> None:
         self.committed: dict[bytes, StoredValue] = {}
         self.pending: dict[int, dict[bytes, StoredValue]] = {}
-        """By producer id."""
+        """The last record of each key in an open transaction, by producer id."""
         self._order = 0
 
     @classmethod

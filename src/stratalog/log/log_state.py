@@ -96,7 +96,8 @@ class WriteGuard:
 
     @contextmanager
     def fatal(self) -> Iterator[None]:
-        """An error in here leaves the files in a state that only recovery understands."""
+        """After an error in this block the log rejects writes: only recovery understands the files
+        then."""
         try:
             yield
         except BaseException as error:
@@ -109,17 +110,18 @@ class WriteGuard:
             self.failure = error
 
     def take_offline(self, reason: str) -> None:
-        """Reject all changes from now on. Does not wait for other threads."""
+        """Reject all changes from now on. Does not wait for other threads. This reason replaces an
+        earlier one, because opening the log again does not help."""
         self.failure = LogOfflineError(self.path, reason)
 
     def detach(self) -> None:
-        """In a forked child, where the log is the parent's."""
+        """Called in a forked child, where the log belongs to the parent."""
         self.lock = threading.RLock()  # its owner may be a thread that does not exist here
         self.take_offline(inherited_reason())
 
 
 class LogOffsets:
-    """What readers go by: log start <= last stable offset <= high watermark <= log end.
+    """The offsets that readers use: log start <= last stable offset <= high watermark <= log end.
 
     With a single replica the high watermark is the log end.
     """
@@ -153,7 +155,7 @@ class LogOffsets:
 class LogSegments:
     """The segments in offset order, each with the producer snapshot at its base offset.
 
-    The last one is active, unless the disk had no space for a new one. Whoever calls a method that
+    The last one is active, unless the disk had no space for a new one. The caller of a method that
     changes something holds the `WriteGuard`; readers call `published` at any time.
 
     Invariants:
@@ -171,9 +173,9 @@ class LogSegments:
         self.snapshots = state.snapshots
         self.recovery_point = state.recovery_point
         self.is_changed = False
-        """Since the log was opened."""
+        """Whether the log has changed since it was opened."""
         self.first_written_base = state.segments[-1].base_offset
-        """Older segments were there when the log was opened."""
+        """Base offset of the first segment that this process writes to."""
         self.unflushed_messages = 0
         self.last_flush_ms = state.now_ms()
         self.now_ms = state.now_ms
@@ -205,37 +207,40 @@ class LogSegments:
         return max(0, slot)
 
     def published(self, end: int) -> SegmentList:
-        """As readers see the segments while the log ends at `end`.
+        """The segments as readers see them while the log ends at `end`.
 
-        The list is kept from one call to the next. After an append only its last segment changes.
+        The list is cached between calls. An append changes only its last segment.
         """
         published, now = self._published, (self._generation, end)
         if published is not None and published[:2] == now:
             return published[3]
         segments = self._all
-        if published is None:
-            views = SegmentList([segment.view() for segment in segments])
-        elif published[2] is segments:
-            views = published[3].with_last(segments[-1].view())
+        last = segments[-1].view(end)  # only the last one may have what is not part of the log yet
+        if published is not None and published[2] is segments:
+            views = published[3].with_last(last)
         else:
-            views = published[3].updated([segment.view() for segment in segments])
-        self._published = (*now, segments, views)
+            listed = [*(segment.view() for segment in segments[:-1]), last]
+            views = SegmentList(listed) if published is None else published[3].updated(listed)
+        # If the log has changed since the caller read its end, they do not belong to that end.
+        if not views.is_end_known or views.end.next_offset == end:
+            self._published = (*now, segments, views)
         return views
 
     def forget_published(self) -> None:
-        """A reader met a file that is gone: the next list is built from scratch."""
+        """Drop the cached list, because a file of it is gone. The next list is built from
+        scratch."""
         self._published = None
 
     # -- changing the list
 
     def use(self, segments: list[Segment]) -> None:
-        """From now on the log has these segments."""
+        """Replace the list of segments."""
         self._all = segments
         self.active = segments[-1]
         self.note_change()
 
     def note_change(self) -> None:
-        """Bytes that readers may have seen have changed: they get a new list."""
+        """Invalidate the readers' list, because bytes that they may have read have changed."""
         self._generation += 1
         self.is_changed = True
 
@@ -247,7 +252,7 @@ class LogSegments:
         return segment
 
     def _draw_jitter(self, segment: Segment) -> None:
-        """So that not all partitions of a topic roll at the same time."""
+        """Set a random roll jitter, so that not all partitions of a topic roll at the same time."""
         jitter_ms = self.config.effective_segment_jitter_ms
         segment.configure(
             self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
@@ -256,7 +261,8 @@ class LogSegments:
     def roll(self, base_offset: int) -> None:
         """Seal the active segment and begin a new one at `base_offset`.
 
-        Without space for another the log stays as it is, sealed; the next append tries again.
+        If the disk has no space for a new segment, the log stays sealed; the next append tries
+        again.
         """
         active, now_ms = self.active, self.now_ms()
         if active.base_offset == base_offset:
@@ -278,7 +284,8 @@ class LogSegments:
         self.snapshots.take(self._producers, is_synced=is_snapshot_synced)
 
     def _replace_empty(self, active: Segment, now_ms: int) -> None:
-        """Its indexes have no room for an entry, so a new segment takes its place."""
+        """Replace the empty active segment by a new one, because its indexes have no room for an
+        entry."""
         with self._guard.fatal():
             active.delete()
             segment = self.create(active.base_offset, now_ms)
@@ -300,7 +307,7 @@ class LogSegments:
     # -- durability
 
     def flush_below(self, offset: int) -> None:
-        """Files first, then their names, then the claim that they are durable."""
+        """Sync the files, then their names, then advance the recovery point."""
         if offset > self._unsynced_from:
             for segment in self._all[self.slot_of(self._unsynced_from) :]:
                 if segment.base_offset < offset:
@@ -327,8 +334,7 @@ class LogSegments:
         self.recovery_point = self._unsynced_from = offset
 
     def close(self) -> None:
-        """Trim what was preallocated and close the files. What was opened and never written needs
-        no fsync."""
+        """Trim preallocated space and close the files. A log that did not change needs no fsync."""
         for segment in self._all:
             segment.close()
         if self.is_changed:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.config import LogConfig
 from stratalog.errors import AppendError, CorruptBatchError, InvalidTimestampError, RecordError
+from stratalog.format import offset_index, time_index
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
     HEADER_BYTES,
@@ -79,7 +80,7 @@ class AppendRules:
     """The settings of a topic that decide whether and how a batch is stored."""
 
     codec: Codec | None = None
-    """What every batch is stored with; None: as it came."""
+    """The codec of every stored batch; None keeps the producer's."""
     level: int | None = None
     """Compression level of `codec`, where it is the topic's; None is Kafka's default."""
     is_compacted: bool = False
@@ -119,10 +120,10 @@ class Assignment(NamedTuple):
 
 
 class BatchFacts(NamedTuple):
-    """What is known of the records of a batch that this process has just encoded.
+    """Facts about the records of a batch that this process has just encoded.
 
-    It has offsets from 0 on, no timestamp below 0 and a valid CRC, so it need not be decoded to
-    apply the topic's rules.
+    The batch has offsets from 0 on, no timestamp below 0 and a valid CRC, so it need not be decoded
+    to apply the topic's rules.
     """
 
     oldest_timestamp: int
@@ -168,7 +169,7 @@ EMPTY_APPEND: Final = ValidatedAppend(
     max_timestamp=NO_TIMESTAMP,
     offset_of_max_timestamp=NO_OFFSET,
 )
-"""Data without one whole batch. Kafka's log takes it without a word and writes nothing."""
+"""Data without a complete batch. Kafka's log accepts it silently and writes nothing."""
 
 AppendResult: TypeAlias = ValidatedAppend | AppendError
 
@@ -259,7 +260,7 @@ def one_batch(
 
 
 def next_assignment(assign: Assignment, result: AppendResult) -> Assignment:
-    """What comes after a request with this result."""
+    """The assignment for the request after one with this result."""
     if isinstance(result, AppendError) or not result.spans:
         return assign
     return assign._replace(next_offset=result.next_offset)
@@ -280,10 +281,11 @@ def can_stay(header: EntryHeader, records: Sequence[Record], rules: AppendRules)
     return all(record.offset == offset for record, offset in zip(records, expected, strict=True))
 
 
-def assign_in_place(
+def with_assigned_header(
     batch: Buffer, header: BatchHeader, max_timestamp: int, rules: AppendRules, assign: Assignment
 ) -> ValidatedAppend:
-    """A copy of `batch` with its offsets. `max_timestamp` is the records' own."""
+    """A copy of `batch` whose header has its offsets, leader epoch and timestamps.
+    `max_timestamp` is the largest of the records."""
     if rules.is_log_append_time:
         max_timestamp = assign.now_ms
     stamped = header._replace(
@@ -303,7 +305,7 @@ def assign_in_place(
 
 
 def _attributes(header: BatchHeader, timestamp_type: TimestampType) -> int:
-    """With this timestamp type. Bits without a meaning are lost, as in Kafka."""
+    """The header's attributes with this timestamp type. Undefined bits are cleared, as in Kafka."""
     return attributes_of(
         codec=Codec(header.codec_id),
         timestamp_type=timestamp_type,
@@ -329,7 +331,7 @@ def rewrite(
 def rewritten_fields(
     sent: Sequence[EntryHeader], rules: AppendRules, assign: Assignment, max_timestamp: int
 ) -> BatchFields:
-    """What the new batch carries beside its records. `max_timestamp` is the records' own."""
+    """The fields of the new batch. `max_timestamp` is the largest of its records."""
     codec, level = rules.codec, rules.level
     if codec is None:
         codec, level = Codec(max(header.codec_id for header in sent)), None
@@ -367,8 +369,6 @@ def _log_append_time(rules: AppendRules, assign: Assignment) -> int:
 
 _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
-_OFFSET_ENTRY_BYTES: Final = 8
-_TIME_ENTRY_BYTES: Final = 12
 _SPARE_ENTRIES: Final = 2
 """An index is full before its last entry is used."""
 
@@ -401,7 +401,7 @@ def assign_offsets(
 
 
 def split_batches(data: Buffer) -> Iterator[memoryview]:
-    """Each of the complete batches of `data` by itself."""
+    """The complete batches of `data`, one by one."""
     view = memoryview(data)
     at = 0
     while at < len(view):
@@ -450,7 +450,7 @@ class SegmentPlan(NamedTuple):
 
 
 class FileBatches:
-    """The checked batches of a file, as far as a segment's indexes need them."""
+    """Collects from the checked batches of a file what the indexes of a segment need."""
 
     def __init__(self) -> None:
         self.sizes = array("q")
@@ -467,8 +467,8 @@ class FileBatches:
         self.size_bytes += header.size_bytes
 
     def plan(self, base_offset: int, leader_epoch: int, config: LogConfig) -> SegmentPlan | None:
-        """The segment that single appends to an empty one would have made of the batches; None if
-        they would have rolled in between."""
+        """The segment that appending the batches one by one would create; None if the log would
+        roll in between."""
         if not self.sizes or self._rolls(config):
             return None
         indexes = IndexBuilder(base_offset, config.index_interval_bytes)
@@ -487,7 +487,7 @@ class FileBatches:
         return SegmentPlan(self, indexes, leader_epoch, offset)
 
     def _rolls(self, config: LogConfig) -> bool:
-        """By size or by time, at the earliest."""
+        """Whether the log would roll in between, by size or by time, with the largest jitter."""
         first, newest = self.max_timestamps[0], max(self.max_timestamps)
         segment_ms = config.effective_segment_ms - config.effective_segment_jitter_ms
         is_by_time = first < 0 or newest - first > segment_ms
@@ -495,9 +495,9 @@ class FileBatches:
 
 
 def _fits(indexes: IndexBuilder, bytes_max: int) -> bool:
-    offset_entries = len(indexes.offset_index) // _OFFSET_ENTRY_BYTES
-    time_entries = len(indexes.time_index) // _TIME_ENTRY_BYTES
+    offset_entries = len(indexes.offset_index) // offset_index.ENTRY_BYTES
+    time_entries = len(indexes.time_index) // time_index.ENTRY_BYTES
     return (
-        offset_entries + _SPARE_ENTRIES <= bytes_max // _OFFSET_ENTRY_BYTES
-        and time_entries + _SPARE_ENTRIES <= bytes_max // _TIME_ENTRY_BYTES
+        offset_entries + _SPARE_ENTRIES <= bytes_max // offset_index.ENTRY_BYTES
+        and time_entries + _SPARE_ENTRIES <= bytes_max // time_index.ENTRY_BYTES
     )

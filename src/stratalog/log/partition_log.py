@@ -13,18 +13,18 @@ can still be read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.format.arguments import choice_of
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
+from stratalog.log.aborted_transactions import AbortedLookup
 from stratalog.log.appender import Appender
 from stratalog.log.log_state import LogOffsets, LogSegments, WriteGuard
 from stratalog.log.offset_assignment import AppendOrigin, BatchFacts
 from stratalog.log.reader import LogReader
 from stratalog.log.segment_changes import SegmentChanges, TruncationEpoch
 from stratalog.log.snapshot_files import ProducerReload
-from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.locks import detach_in_children
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from stratalog.errors import StratalogError
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
+    from stratalog.log.epochs import EpochEndOffset
     from stratalog.log.log_state import AppendInfo, LogState
     from stratalog.log.offset_assignment import FileBatches
-    from stratalog.log.producer_state_manager import ProducerStateManager
     from stratalog.log.segment_list import SegmentList
 
 
@@ -49,8 +48,10 @@ class PartitionLog(LogReader):
         self.path = state.path
         self.topic_partition = state.topic_partition
         self._now_ms = state.now_ms
-        self._producers = state.producers
-        self._epochs = state.epochs
+        self.producers: Final = state.producers
+        """Producer state. Do not change it."""
+        self.epochs: Final = state.epochs
+        """Leader epochs. Do not change them."""
         self._guard = WriteGuard(state.path)
         self._segments = LogSegments(state, self._guard)
         self._offsets = LogOffsets(
@@ -83,7 +84,7 @@ class PartitionLog(LogReader):
 
     @property
     def segments(self) -> SegmentList:
-        """As readers see them now."""
+        """The segments as readers see them now."""
         return self._segments.published(self._offsets.end)
 
     @property
@@ -115,18 +116,8 @@ class PartitionLog(LogReader):
 
     @property
     def leader_epoch(self) -> int:
-        """Stamped on the batches that this leader appends."""
+        """The leader epoch of the batches that are appended."""
         return self._appender.leader_epoch
-
-    @property
-    def epochs(self) -> LeaderEpochCache:
-        """Leader epochs. Do not change them."""
-        return self._epochs
-
-    @property
-    def producers(self) -> ProducerStateManager:
-        """Producer state. Do not change it."""
-        return self._producers
 
     @property
     def truncation_epoch(self) -> int:
@@ -134,11 +125,11 @@ class PartitionLog(LogReader):
         return self._truncations.value
 
     def truncated_since(self, epoch: int) -> bool:
-        return self._truncations.is_past(epoch)
+        return self._truncations.truncated_since(epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         """Where the records of this leader epoch end: what a follower truncates to."""
-        return self._epochs.end_offset_for(epoch, self._offsets.end)
+        return self.epochs.end_offset_for(epoch, self._offsets.end)
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         stop = self._offsets.end if end is None else end
@@ -151,8 +142,8 @@ class PartitionLog(LogReader):
         )
 
     def refresh_segments(self) -> None:
-        """Waits for a change that is under way: until it is done, files may have names that the
-        list does not have."""
+        """List the segments anew. Waits for a change in progress, during which files have other
+        names."""
         with self._guard.lock:
             self._segments.forget_published()
 
@@ -165,14 +156,14 @@ class PartitionLog(LogReader):
         origin: AppendOrigin | str = AppendOrigin.CLIENT,
         facts: BatchFacts | None = None,
     ) -> AppendInfo:
-        """Append ready batches as the leader: check them, give them offsets, write them.
+        """Append encoded batches as the leader: check them, assign their offsets, write them.
 
         With `facts`, `data` is one batch that this process has just encoded: the topic's rules
         apply to it, but it is trusted, not decoded to be checked.
 
-        Raises an AppendError (with Kafka's error code) if they are refused: nothing of them was
-        written. Raises StorageError if the disk failed: usually nothing was; if the log is offline
-        afterwards, they may be in it.
+        Raises an AppendError (with Kafka's error code) if they are rejected; nothing was written
+        then. Raises StorageError if the disk failed; usually nothing was written then, but if the
+        log is offline afterwards, it may have the batches.
         """
         if not isinstance(origin, AppendOrigin):
             origin = choice_of(AppendOrigin, origin, "origin")
@@ -182,7 +173,7 @@ class PartitionLog(LogReader):
                 guard.check()
             return self._appender.append(data, origin, facts)
 
-    def append_unread(self, data: Buffer, transaction_version: int = 0) -> AppendInfo:
+    def append_by_header(self, data: Buffer, transaction_version: int = 0) -> AppendInfo:
         """Append one batch of a client, as a broker does: its header and CRC are checked, its
         records only if the topic is compacted or limits the age of records.
 
@@ -190,14 +181,15 @@ class PartitionLog(LogReader):
         `append` does.
         """
         with self._guard:
-            return self._appender.append_unread(data, transaction_version)
+            return self._appender.append_by_header(data, transaction_version)
 
     def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
         """Append several batches that this process has just encoded, with as few writes as
         possible, and return the offsets of the first and last record.
 
-        `facts` are those of all records. Offsets and leader epoch are patched into `data`. Raises
-        as `append` does; a part of the batches may be in the log then.
+        `facts` are those of all records. Offsets and leader epoch may be patched into `data`: do
+        not use it afterwards. Raises as `append` does; a part of the batches may be in the log
+        then.
         """
         with self._guard:
             return self._appender.append_own(data, facts)
@@ -213,12 +205,13 @@ class PartitionLog(LogReader):
             return self._appender.append_many(requests)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
-        """Append batches that a leader has placed, with the offsets and epochs they bring."""
+        """Append batches of the leader, with the offsets and epochs that it has assigned."""
         with self._guard:
             return self._appender.append_as_follower(data)
 
     def install(self, data: Buffer) -> None:
-        """Append ready batches, as if they came one by one, with as few writes as possible.
+        """Append batches that lack only their offsets, as if they came one by one, with as few
+        writes as possible.
 
         Offsets and leader epoch are patched into `data`, which may be used again afterwards.
         Raises CorruptBatchError if it is corrupt; StorageError if it could not be written, and then
@@ -231,18 +224,18 @@ class PartitionLog(LogReader):
         """Write the offsets from `base_offset` on, and the leader epoch, into the batches of a file
         that will be installed there, and make it durable. The log does not change.
 
-        False if `install_file` would refuse the file: it is not changed then. If the log's end is
-        another one when it is installed, it is stamped again.
+        False if `install_file` would refuse the file: it is not changed then. If the log end has
+        moved when the file is installed, the file is stamped again.
         """
         return self._appender.stamp_file(path, batches, base_offset)
 
     def install_file(self, path: Path, batches: FileBatches) -> bool:
-        """Make a file of ready, checked batches in the log's directory a segment of its own.
+        """Make a file of checked batches in the log's directory a segment of its own.
 
-        It gets a second name; the first stays, and is the caller's to remove. The active segment is
-        sealed before it, so it may roll earlier than single appends would have let it. Durable.
-        False if that cannot be done, because of the topic's limits, another owner, or a file system
-        without links: nothing is appended then.
+        The file gets a second name; the caller removes the first one. The active segment is sealed,
+        so the log may roll earlier than with single appends. Durable. Returns False, and appends
+        nothing, if the topic's limits, another owner of the file, or a file system without hard
+        links prevent it.
         """
         with self._guard:
             return self._appender.install_file(path, batches)
@@ -267,13 +260,13 @@ class PartitionLog(LogReader):
     def become_leader(self, epoch: int) -> None:
         """Stamp batches with `epoch` from now on; it begins at the log end."""
         with self._guard:
-            self._epochs.assign(epoch, self._offsets.end)
+            self.epochs.assign(epoch, self._offsets.end)
             self._appender.leader_epoch = epoch
 
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that were idle for longer than `producer.id.expiration.ms`."""
         with self._guard.lock:
-            self._producers.remove_expired(now_ms)
+            self.producers.remove_expired(now_ms)
 
     # -- segments and durability
 
@@ -305,7 +298,8 @@ class PartitionLog(LogReader):
     # -- truncating
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every record at or above `offset`, as a follower does whose leader has other ones.
+        """Drop every record at or above `offset`, as a follower does that has diverged from its
+        leader.
 
         Batches are dropped as a whole. Does nothing to a log that ends at or below `offset`.
         """
@@ -315,8 +309,8 @@ class PartitionLog(LogReader):
                 self._announce_truncation(offset)
             with self._guard.fatal():
                 if offset >= self._offsets.end:
-                    self._epochs.truncate_from_end(offset)
-                    self._epochs.flush()
+                    self.epochs.truncate_from_end(offset)
+                    self.epochs.flush()
                 elif offset < self._segments.all[0].base_offset:
                     self._start_at(offset)
                 else:
@@ -350,13 +344,13 @@ class PartitionLog(LogReader):
         segments.use(kept)
         segments.delete(dropped)
         kept[-1].truncate_to(offset, now_ms=now_ms)
-        kept[-1].flush()  # else dropped bytes might come back after those to come
+        kept[-1].flush()  # else a crash could bring dropped bytes back after new ones
         segments.note_change()
-        self._epochs.truncate_from_end(offset)
-        self._epochs.flush()
+        self.epochs.truncate_from_end(offset)
+        self.epochs.flush()
         end = kept[-1].next_offset
         self._lower_to(end)  # `offset` may be in a gap between two segments
-        reload = ProducerReload(self._producers, segments.snapshots, kept, self.log_start_offset)
+        reload = ProducerReload(self.producers, segments.snapshots, kept, self.log_start_offset)
         reload.run(end, now_ms)
         self._offsets.publish(end)
 
@@ -369,13 +363,13 @@ class PartitionLog(LogReader):
         segments.snapshots.delete(segments.snapshots.offsets)
         segments.use([segments.create(offset, self._now_ms())])
         segments.set_durable(offset)
-        self._epochs.clear()
-        self._epochs.flush()
-        self._producers.truncate_fully_and_start_at(offset)
+        self.epochs.clear()
+        self.epochs.flush()
+        self.producers.truncate_fully_and_start_at(offset)
         self._offsets.publish(offset)
 
     def _lower_to(self, offset: int) -> None:
-        """Readers, too, learn of it before the bytes are gone."""
+        """Lower the offsets for readers before the bytes are gone."""
         self._offsets.lower_to(offset)
         self._segments.lower_durable_to(offset)
 
@@ -400,12 +394,12 @@ class PartitionLog(LogReader):
 
     def _close_cleanly(self) -> None:
         segments = self._segments
-        self._epochs.flush()
+        self.epochs.flush()
         self.maintenance.limit_last_indexes()
         if segments.is_changed:
             segments.seal_active()
         segments.flush_below(self._offsets.end)
-        segments.snapshots.take(self._producers)
+        segments.snapshots.take(self.producers)
         segments.close()
 
     @property
@@ -415,7 +409,7 @@ class PartitionLog(LogReader):
 
     @property
     def has_failed(self) -> bool:
-        """A write has failed so, before or during `close`: the files await recovery."""
+        """A write has failed in this way, before or during `close`: the files need recovery."""
         return self._guard.failure is not None
 
     def take_offline(self, reason: str) -> None:
@@ -424,6 +418,6 @@ class PartitionLog(LogReader):
         self._guard.take_offline(reason)
 
     def detach(self) -> None:
-        """In a forked child: the log belongs to the parent. It can still be read."""
+        """Called in a forked child: the log belongs to the parent. It can still be read."""
         self.maintenance.forget_discarded()
         self._guard.detach()

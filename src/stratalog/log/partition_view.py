@@ -34,11 +34,11 @@ from stratalog.format.names import (
     TopicPartition,
     parse_partition_dir,
 )
+from stratalog.log.aborted_transactions import AbortedLookup, replay_log
 from stratalog.log.epochs import LeaderEpochCache
-from stratalog.log.listing import list_partition
+from stratalog.log.partition_listing import list_partition
 from stratalog.log.reader import LogReader
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import AbortedLookup, replay_log
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.log_file import read_decoded
 from stratalog.storage.remote_path import RemotePath
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.aborted_transactions import MissingIndex, ReplayedLog
     from stratalog.log.epochs import EpochEndOffset
-    from stratalog.log.listing import Listing
+    from stratalog.log.partition_listing import Listing
     from stratalog.log.producer_transitions import ProducerReplay
-    from stratalog.log.transactions import MissingIndex, ReplayedLog
     from stratalog.storage.segment_view import SegmentEnd, SegmentView
 
 
@@ -63,7 +63,7 @@ class PartitionView(LogReader):
     """A partition directory opened for reading. Use it as a context manager, or `close` it."""
 
     _replayed: ReplayedLog | None = None
-    """The producers at the end of the log when they were last asked for."""
+    """The last replay of producer state at the end of the log."""
 
     def __init__(
         self, path: Path, *, log_start_offset: int | None = None, base_offset: int | None = None
@@ -154,14 +154,14 @@ class PartitionView(LogReader):
 
     @property
     def knows_end(self) -> bool:
-        """Whether the log end offset takes no request."""
+        """Whether the log end offset is known without a request to the store."""
         return not isinstance(self._segments.last.path, RemotePath) or self._segments.is_end_known
 
     def check_end(self) -> None:
         """Raise FlushedCorruptionError if the log ends in corruption, not in a torn write.
 
-        Bytes after the last complete batch look the same in both cases; the log directory's
-        checkpoint of how far the log was flushed, if it has one, tells them apart.
+        Bytes after the last complete batch look the same in both cases; the checkpoint of how far
+        the log was flushed, if there is one, distinguishes them.
         """
         flushed = self.checkpointed(RootFile.RECOVERY_POINTS) or 0
         if self._base_offset is not None or self._corrupt_end(flushed) is None:
@@ -206,7 +206,7 @@ class PartitionView(LogReader):
 
     @property
     def leader_epoch(self) -> int:
-        """Of the last leader that is known; -1 if none is."""
+        """Leader epoch of the last leader; -1 if unknown."""
         latest = self.epochs.latest_epoch
         return NO_LEADER_EPOCH if latest is None else latest
 
@@ -281,7 +281,7 @@ class PartitionView(LogReader):
         if end is not None and self._segments.end.next_offset < end.next_offset:
             raise SegmentGoneError(before[-1].path)
 
-    def _is_far_from_end(self, offset: int) -> bool:
+    def _may_read_without_end(self, offset: int) -> bool:
         return isinstance(self.path, RemotePath) and offset < self._segments.bases[-1]
 
     def check_range(self, offset: int) -> None:

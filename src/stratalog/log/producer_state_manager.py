@@ -5,8 +5,8 @@ change. `update` applies the change once the bytes are in the log. The changes a
 themselves are in `producer_transitions`. This module keeps the state that grows with the log: what
 readers may see of transactions, expiry, and snapshots as bytes.
 
-No I/O and no clock: bytes and `now_ms` are passed in. Not thread-safe: whoever appends holds the
-log's lock.
+No I/O and no clock: bytes and `now_ms` are passed in. Not thread-safe: the appending thread holds
+the log's lock.
 
 Invariants:
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptSnapshotError, UnsupportedError
-from stratalog.format.snapshot import decode_snapshot, encode_snapshot
+from stratalog.format.producer_snapshot import decode_snapshot, encode_snapshot
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.producer_transitions import (
     CachedBatch,
@@ -69,8 +69,8 @@ class ProducerStateManager:
     def __init__(self, config: ProducerStateConfig | None = None, *, start_offset: int = 0) -> None:
         self.config = config or ProducerStateConfig()
         self.map_end_offset = start_offset
-        """Everything below is accounted for. To be moved after each append, with or without
-        producers: it names the next snapshot."""
+        """The state covers everything below. Set it after each append, with or without producers:
+        it names the next snapshot."""
         self.last_snapshot_offset = 0
         """Last snapshot offset of the newest snapshot that was written or loaded."""
         self._table = ProducerTable()
@@ -81,7 +81,7 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[int, ProducerState]:
-        """By producer id. Do not change it."""
+        """The state of each producer, by producer id. Do not change it."""
         return self._table.states
 
     @property
@@ -99,7 +99,8 @@ class ProducerStateManager:
         markers: Mapping[int, EndMarker] | None = None,
         transaction_version: int = 0,
     ) -> CheckedAppend:
-        """What the batches will change, with their final offsets; an AppendError if they may not.
+        """What the batches, which have their final offsets, will change. Raises AppendError for
+        batches to reject.
 
         `markers` are those of the control batches (see `producer_transitions.markers_in`); a
         control batch without one does not affect producers. `transaction_version` is 2 or higher if
@@ -120,7 +121,7 @@ class ProducerStateManager:
         rules: ProducerCheckRules,
     ) -> CheckedAppend:
         changes: list[ProducerUpdate] = []
-        latest: dict[int, ProducerState] = {}  # as the batches before this one leave them
+        latest: dict[int, ProducerState] = {}  # the state after the batches before this one
         for header in headers:
             producer_id = header.producer_id
             if producer_id < 0:
@@ -152,7 +153,7 @@ class ProducerStateManager:
         return tuple(completed)
 
     def replay(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTxn | None:
-        """Record a batch that is in the log already. It is never refused: a log must open.
+        """Record a batch that is in the log already. It is never rejected, because a log must open.
 
         (Kafka stops at a batch that is not transactional inside an open transaction.) A control
         batch without a marker is passed over. Transactions that ended are kept until
@@ -184,8 +185,8 @@ class ProducerStateManager:
         return min(max(first, log_start_offset), high_watermark)
 
     def on_high_watermark_updated(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """Transactions whose marker is below it block nobody any more. Returns the last stable
-        offset."""
+        """Transactions whose markers are below it no longer hold back the last stable offset, which
+        is returned."""
         if self._unreplicated:
             self._unreplicated = [txn for txn in self._unreplicated if txn[1] >= high_watermark]
         elif self._table.first_open_offset is None:
@@ -207,7 +208,7 @@ class ProducerStateManager:
     # -- time
 
     def remove_expired(self, now_ms: int) -> list[int]:
-        """Forget producers that were idle for too long. Kafka looks every ten minutes."""
+        """Forget producers that were idle for too long. Kafka checks every ten minutes."""
         return self._table.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     # -- snapshots
@@ -218,7 +219,8 @@ class ProducerStateManager:
         return self.map_end_offset > self.last_snapshot_offset
 
     def snapshot(self) -> bytes:
-        """The file named after `map_end_offset`. Of each producer only the newest batch."""
+        """The content of the snapshot at `map_end_offset`. It has only the newest batch of each
+        producer."""
         return encode_snapshot(state.to_entry() for state in self._table.states.values())
 
     def on_snapshot_written(self) -> None:
@@ -226,7 +228,7 @@ class ProducerStateManager:
         self.last_snapshot_offset = self.map_end_offset
 
     def restore(self, data: Buffer, offset: int, now_ms: int) -> None:
-        """Begin from the snapshot file at `offset`, without what has expired since.
+        """Load the snapshot at `offset`, without producers that have expired since.
 
         A file that cannot be read raises and leaves everything as it was.
         """
@@ -238,7 +240,7 @@ class ProducerStateManager:
         self.last_snapshot_offset = offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Know nothing. Every snapshot of the log is to be deleted."""
+        """Forget all producers and snapshots."""
         self._table = ProducerTable()
         self._unreplicated = []
         self.map_end_offset = offset
@@ -251,7 +253,8 @@ class ProducerStateManager:
         snapshots: Iterable[tuple[int, Buffer]],
         now_ms: int,
     ) -> list[int]:
-        """Go back to the newest good snapshot; replay the batches from `map_end_offset` then.
+        """Go back to the newest readable snapshot. The caller then replays the batches from
+        `map_end_offset` on.
 
         `snapshots` are offset and content, newest first, none outside the log
         (`snapshot_files.snapshots_out_of_range`); they are read one at a time. Returns the

@@ -29,7 +29,7 @@ from stratalog.errors import (
 from stratalog.format.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Entry
 from stratalog.format.control import ControlType, read_end_marker
 from stratalog.format.log_entry import records_of
-from stratalog.format.snapshot import NO_OFFSET, ProducerEntry
+from stratalog.format.producer_snapshot import NO_OFFSET, ProducerEntry
 from stratalog.format.txn_index import VERSION, AbortedTxn
 from stratalog.log.offset_assignment import AppendOrigin
 
@@ -46,7 +46,7 @@ NO_COORDINATOR_EPOCH: Final = -1
 
 
 class CachedBatch(NamedTuple):
-    """A batch of a producer: what it takes to recognize it when it is sent twice."""
+    """A batch of a producer, with the fields that identify it if it is sent again."""
 
     last_sequence: int
     last_offset: int
@@ -60,7 +60,7 @@ class CachedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """One producer. A value: a transition returns another one."""
+    """The state of one producer. Immutable: a transition returns another state."""
 
     producer_id: int
     producer_epoch: int
@@ -80,10 +80,10 @@ class ProducerState(NamedTuple):
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Self:
-        """From a snapshot: only with its newest batch.
+        """The state from a snapshot, which has only the newest batch.
 
-        The file has one timestamp for both. If a marker came after the batch, it is the marker's,
-        and a retry of the batch returns that one, as in Kafka.
+        The file has one timestamp for the batch and a later marker. If it is the marker's, a retry
+        of the batch returns it, as in Kafka.
         """
         batches: tuple[CachedBatch, ...] = ()
         if entry.has_batch:
@@ -163,7 +163,7 @@ class ProducerState(NamedTuple):
         """The cached batch that has the same sequences in the same epoch."""
         if header.producer_epoch != self.producer_epoch:
             return None
-        if header.base_sequence == self.next_sequence:  # by far the most are no duplicates
+        if header.base_sequence == self.next_sequence:  # most batches are no duplicates
             return None
         delta, last_sequence = header.last_offset_delta, header.last_sequence
         for batch in self.batches:  # same last and same count, hence same first
@@ -206,7 +206,7 @@ class ProducerUpdate(NamedTuple):
 
     @classmethod
     def of_batch(cls, before: ProducerState, header: BatchHeader, marker: EndMarker | None) -> Self:
-        """By a marker, or, without one, by a batch of data."""
+        """The update by a marker or, without one, by a batch of data."""
         last_offset = header.base_offset + header.last_offset_delta
         if marker is None:
             return cls(before.after_data(header), last_offset)
@@ -241,7 +241,7 @@ class ProducerTable:
         ended = self.ongoing.get(producer_id, NO_OFFSET)
         if first_offset == ended:
             return None
-        if first_offset != NO_OFFSET:  # nothing ended: only a marker does, and it opens nothing
+        if first_offset != NO_OFFSET:  # only a marker ends a transaction, and it opens none
             self._open(producer_id, first_offset)
             return None
         self._close(producer_id)
@@ -338,7 +338,7 @@ class ProducerCheckRules(NamedTuple):
 
 
 def check_has_sequence(header: BatchHeader) -> None:
-    """A client that has a producer id counts its batches."""
+    """Raise if a client's batch has a producer id and no sequence number."""
     if header.base_sequence < 0:
         raise InvalidRecordError(f"{named(header)} has base sequence {header.base_sequence}")
 
@@ -377,7 +377,7 @@ def check_marker(
 
 
 def check_epoch(before: ProducerState, header: BatchHeader) -> None:
-    """An older instance of the producer writes no more."""
+    """Raise if the batch is of an older instance of the producer."""
     if header.producer_epoch < before.producer_epoch:
         raise _fenced(before, header, "below")
 
@@ -388,10 +388,11 @@ def named(header: BatchHeader) -> str:
 
 
 def _check_sequence(before: ProducerState, header: BatchHeader, rules: ProducerCheckRules) -> None:
-    """A client's batches follow each other without a gap, from 0 in each epoch."""
+    """Raise unless the batch follows the producer's last one without a gap. Each epoch begins at
+    0."""
     begins_epoch = rules.has_epoch_per_transaction and header.is_transactional
     if before.producer_epoch == NO_PRODUCER_EPOCH and not begins_epoch:
-        return  # the log may have known it once, so any sequence may come next
+        return  # the log may have forgotten the producer, so any sequence is accepted
     expected = 0
     if header.producer_epoch == before.producer_epoch:
         expected = before.next_sequence

@@ -9,7 +9,7 @@ list.
 Finding takes Kafka's two steps: choose the segment, then let its sparse index say where a short
 scan begins. Pass a `Trace` to see every comparison. Reading passes the parts of the log in order,
 lets the `CorruptionPolicy` decide at bad bytes, and leaves out what the isolation level hides;
-`column_reading` does the same for Arrow columns.
+`column_reader` does the same for Arrow columns.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from stratalog.format.arguments import (
     word_of,
 )
 from stratalog.format.log_entry import RecordDecoder, records_of
-from stratalog.log.listing import RETRIES_MAX
-from stratalog.storage.closing import Closing
+from stratalog.log.partition_listing import RETRIES_MAX
+from stratalog.storage.closeable import Closeable
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import CHUNK_BYTES
 from stratalog.storage.trace import RecordStep
@@ -60,6 +60,11 @@ if TYPE_CHECKING:
     from stratalog.log.segment_list import SegmentList, SegmentPart
     from stratalog.storage.segment_view import LoadedBatch, SegmentView, TimeHit
     from stratalog.storage.trace import Trace
+
+T = TypeVar("T")
+
+StartOffset: TypeAlias = int | Literal["earliest", "latest"]
+_START_WORDS: Final = ("earliest", "latest")
 
 
 class IsolationLevel(enum.Enum):
@@ -123,7 +128,7 @@ class Skipped(NamedTuple):
 class CorruptionPolicy:
     """Without a listener the first corruption is raised; with one it is reported and skipped.
 
-    What looks like corruption in a log that is being truncated is none: then the segment is gone.
+    What looks like corruption may only be a truncation in progress: then the segment is gone.
     """
 
     def __init__(
@@ -170,7 +175,7 @@ class CorruptionPolicy:
         if self._on_skip is None:
             raise error
         stop = end if resume is None else resume
-        next_offset = None if resume is None else _first_offset(segment, resume)
+        next_offset = None if resume is None else first_offset_at(segment, resume)
         skipped_bytes = stop - position
         self._on_skip(
             Skipped(
@@ -192,7 +197,7 @@ class CorruptionPolicy:
         return declared if declared < end and segment.is_valid(declared) else None
 
 
-def _first_offset(segment: SegmentView, position: int) -> int:
+def first_offset_at(segment: SegmentView, position: int) -> int:
     """First offset of the valid batch at `position`. Decompresses a set of old messages for it."""
     batch = segment.load_batch(position)
     if batch.header.base_offset is not None:
@@ -227,7 +232,7 @@ def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> L
         segment, expected_offset = part.segment, part.start_offset
         found = segment.seek(expected_offset, trace)
         while found.batch is not None:
-            if found.batch.last_offset >= part.end_offset:
+            if found.batch.last_offset >= part.limit_offset:
                 raise_for_batch(part, found.position, segment.base_offset)
             location = _first_record(segment, found.position, part.start_offset, trace)
             if location is not None:
@@ -260,7 +265,7 @@ def find_time(
     """The earliest record at or above `start_offset` whose timestamp is `timestamp` or later.
 
     If timestamps are out of order, later records may be older. Unless `is_exact`, segments in a
-    store may be taken to be in order.
+    store are assumed to be in order of time.
     """
     # Segments below the start may still exist; they need not be opened.
     for slot in segments.slots_of_time(
@@ -278,11 +283,12 @@ def find_time(
 
 
 def _check_hit(segments: SegmentList, slot: int, hit: TimeHit) -> None:
-    """Raise if a segment has what belongs to a later one: whoever reads from there on would miss
-    the segments in between."""
-    segment = segments[slot]
-    if slot + 1 == len(segments) or hit.offset < segments.bases[slot + 1]:
+    """Raise if the record that was found belongs to a later segment: a read from there on would
+    miss the segments in between."""
+    bases = segments.bases
+    if slot + 1 == len(bases) or hit.offset < bases[slot + 1]:
         return
+    segment = segments[slot]
     batch = segment.file.peek(hit.position)
     if batch is not None and batch.base_offset >= segments.bases[slot + 1]:
         raise CorruptBatchError(
@@ -330,7 +336,8 @@ def _first_record(
 
 NO_LIMIT: Final = (1 << 63) - 1
 SHORT_READ_RECORDS: Final = 100
-"""So few records of a store are read as a lookup reads them: what it has fetched is enough."""
+"""Up to this many records are read from a store in small chunks, without read-ahead: the bytes that
+a lookup has fetched usually suffice."""
 SHORT_CHUNK_BYTES: Final = 32 * 1024
 
 
@@ -352,6 +359,19 @@ class TimeRange(NamedTuple):
 
 
 ALL_TIMES: Final = TimeRange()
+
+
+class ReadArguments(NamedTuple):
+    """The arguments of `LogReader.read`."""
+
+    start: StartOffset = "earliest"
+    end: int | None = None
+    since: TimeLike | None = None
+    until: TimeLike | None = None
+    timestamp_disorder_ms: int | None = None
+    isolation: Isolation = IsolationLevel.READ_UNCOMMITTED
+    max_bytes: int = NO_LIMIT
+    max_records: int = NO_LIMIT
 
 
 @dataclass(frozen=True)
@@ -460,8 +480,8 @@ def _visible_batches(
 
 
 def fetched_ahead(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[SegmentPart]:
-    """The same parts. Of those in a store, the next one is fetched while one is read, unless the
-    read is limited: then it may not be needed."""
+    """The same parts. In a store, the next part is fetched while one is read, unless the read is
+    limited and may not need it."""
     is_limited = plan.records_max < NO_LIMIT or plan.bytes_max < NO_LIMIT
     held: SegmentPart | None = None
     for part in parts:
@@ -496,7 +516,7 @@ def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
 
 
 def raise_for_batch(part: SegmentPart, position: int, expected_offset: int) -> None:
-    """Raise what reading the corrupt batch at `position` raises."""
+    """Read the corrupt batch at `position`, to raise the error that says what is wrong."""
     for batch in part.segment.batches(position, part.end_position, expected_offset=expected_offset):
         _check_within(part, batch)
         return
@@ -504,22 +524,16 @@ def raise_for_batch(part: SegmentPart, position: int, expected_offset: int) -> N
 
 def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
     """No CRC covers a base offset; a corrupt one is recognized by the batches after it."""
-    if batch.header.next_offset > part.end_offset:
+    if batch.header.next_offset > part.limit_offset:
         raise CorruptBatchError(
-            f"the batch has offset {batch.entry.offset}, expected below {part.end_offset}",
+            f"the batch has offset {batch.entry.offset}, expected below {part.limit_offset}",
             position=batch.position,
             path=part.segment.path,
             offsets=(batch.entry.offset, batch.header.next_offset - 1),
         )
 
 
-T = TypeVar("T")
-
-StartOffset: TypeAlias = int | Literal["earliest", "latest"]
-_START_WORDS: Final = ("earliest", "latest")
-
-
-class LogReader(Closing):
+class LogReader(Closeable):
     """Finding and reading in one log."""
 
     topic_partition: TopicPartition
@@ -590,25 +604,26 @@ class LogReader(Closing):
                     raise
                 self.refresh_segments()
 
-    def retry_if_gone(self, ask: Callable[[], T]) -> T:
-        """What `ask` returns. It is called again, with a fresh list of segments, if one of them is
-        gone or was truncated meanwhile."""
+    def retry_if_gone(self, operation: Callable[[], T]) -> T:
+        """Return what `operation` returns. It is called again, with a fresh list of segments, if a
+        segment is gone or was truncated meanwhile."""
         for _ in range(RETRIES_MAX):
             epoch = self.truncation_epoch
             try:
-                return ask()
+                return operation()
             except SegmentGoneError:
                 self.refresh_segments()
             except CorruptError:
                 if not self.truncated_since(epoch):
                     raise
                 self.refresh_segments()
-        return ask()
+        return operation()
 
     # -- finding
 
     def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
-        """The record at `offset`, or the next one if compaction removed it; None at the log end."""
+        """The record at `offset`, or the next one if compaction removed it; None if there is none,
+        as at the log end."""
         self.check_range(offset)
         return self.retry_if_gone(lambda: locate_offset(self.parts_from(offset, trace), trace))
 
@@ -621,8 +636,8 @@ class LogReader(Closing):
         `numpy.datetime64` in UTC.
 
         In a store, a log of more than 32 segments is searched by a few of its time indexes, as if
-        no record were older than those of an earlier segment. `is_exact` looks at all of them; on
-        a disk that is always done.
+        no record were older than those of an earlier segment. With `is_exact`, all of them are
+        searched; on a disk they always are.
         """
         target = milliseconds_of(timestamp, rounds_up=True)
         return self.retry_if_gone(
@@ -670,9 +685,10 @@ class LogReader(Closing):
         Corruption in the middle of the log raises CorruptError; with `on_skip` it is reported and
         skipped instead. A torn tail is not corruption: the log ends before it.
         """
-        limits = (max_bytes, max_records)
-        times = (since, until, timestamp_disorder_ms)
-        plan = self.plan_read((start, end), times, isolation, limits, on_skip)
+        arguments = ReadArguments(
+            start, end, since, until, timestamp_disorder_ms, isolation, max_bytes, max_records
+        )
+        plan = self.plan_of(arguments, on_skip)
         return read_records(self.parts_from(plan.start_offset), plan)
 
     def read_columns(  # noqa: PLR0913  # as for `read`
@@ -705,38 +721,30 @@ class LogReader(Closing):
         from stratalog.log.column_stream import ColumnSource, ColumnStream  # noqa: PLC0415  # loads
 
         stream = ColumnStream(columns, keys=keys, values=values)
-        limits = (max_bytes, max_records)
-        times = (since, until, timestamp_disorder_ms)
-        plan = self.plan_read((start, end), times, isolation, limits, on_skip)
-        return stream.open([ColumnSource(self, plan)])
-
-    def plan_read(
-        self,
-        offsets: tuple[StartOffset, int | None],
-        times: tuple[TimeLike | None, TimeLike | None, int | None],
-        isolation: Isolation,
-        limits: tuple[int, int],
-        on_skip: Callable[[Skipped], None] | None,
-    ) -> ReadPlan:
-        """What to read for these arguments of `read`: start and end; since, until and disorder;
-        limits on bytes and records. Raises OffsetOutOfRangeError and InvalidArgumentError."""
-        level = choice_of(IsolationLevel, isolation, "isolation")
-        within = TimeRange(*map(_bound, times[:2], ("since", "until")))
-        start_offset = self.resolve(offsets[0])
-        end = NO_LIMIT if offsets[1] is None else offset_of(offsets[1], "end")
-        self.check_range(start_offset)
-        bytes_max, records_max = (
-            count_of(limits[0], "max_bytes"),
-            count_of(limits[1], "max_records"),
+        arguments = ReadArguments(
+            start, end, since, until, timestamp_disorder_ms, isolation, max_bytes, max_records
         )
+        return stream.open([ColumnSource(self, self.plan_of(arguments, on_skip))])
+
+    def plan_of(
+        self, arguments: ReadArguments, on_skip: Callable[[Skipped], None] | None
+    ) -> ReadPlan:
+        """What to read for these arguments. Raises OffsetOutOfRangeError and
+        InvalidArgumentError."""
+        level = choice_of(IsolationLevel, arguments.isolation, "isolation")
+        within = TimeRange(_bound(arguments.since, "since"), _bound(arguments.until, "until"))
+        start_offset = self.resolve(arguments.start)
+        end = NO_LIMIT if arguments.end is None else offset_of(arguments.end, "end")
+        self.check_range(start_offset)
+        bytes_max = count_of(arguments.max_bytes, "max_bytes")
+        records_max = count_of(arguments.max_records, "max_records")
         is_limited = min(bytes_max, records_max) < NO_LIMIT
-        is_far = is_limited and self._is_far_from_end(start_offset)
-        limit = NO_LIMIT if is_far else self.high_watermark
-        aborted: list[AbortedTxn] = []
+        needs_no_end = is_limited and self._may_read_without_end(start_offset)
+        limit = NO_LIMIT if needs_no_end else self.high_watermark
         if not within.is_all:
-            disorder_ms = None if times[2] is None else count_of(times[2], "timestamp_disorder_ms")
-            first, last = self._narrowed(within, disorder_ms, skips=on_skip is not None)
+            first, last = self._range_of_times(within, arguments, skips=on_skip is not None)
             start_offset, end = max(start_offset, first), min(end, last)
+        aborted: list[AbortedTxn] = []
         if level is IsolationLevel.READ_COMMITTED:
             limit = self.last_stable_offset
             aborted = self.aborted_transactions(start_offset, limit)
@@ -752,18 +760,20 @@ class LogReader(Closing):
             times=within,
         )
 
-    def _is_far_from_end(self, offset: int) -> bool:
-        """Whether a limited read from here need not know the log end, where its parts end anyway:
-        in a store it would have to be looked for."""
-        del offset
+    def _may_read_without_end(self, offset: int) -> bool:
+        """Whether a limited read from here can be planned without the log end, which in a store
+        would have to be looked for."""
         return False
 
-    def _narrowed(
-        self, within: TimeRange, disorder_ms: int | None, *, skips: bool
+    def _range_of_times(
+        self, within: TimeRange, arguments: ReadArguments, *, skips: bool
     ) -> tuple[int, int]:
-        """From where to where records can have these timestamps. Corruption that is to be skipped
-        may keep the bounds from being found; then there are none."""
+        """The offsets from which and up to which records can have these timestamps. If corruption
+        that is to be skipped prevents looking up a bound, there is no such bound."""
         first, end = 0, NO_LIMIT
+        disorder_ms = arguments.timestamp_disorder_ms
+        if disorder_ms is not None:
+            disorder_ms = count_of(disorder_ms, "timestamp_disorder_ms")
         try:
             if within.since_ms is not None:
                 first = self._offset_at(within.since_ms)

@@ -71,7 +71,7 @@ class RemoteSegmentInfo:
 
     @property
     def name(self) -> str:
-        """Of its objects, without a suffix."""
+        """The name of its objects, without a suffix."""
         return f"{self.start_offset:020d}-{self.segment_id}"
 
     def end_in(self, epoch: int) -> int:
@@ -112,7 +112,7 @@ class RemoteLog:
 
     def __init__(self) -> None:
         self.segments: dict[str, RemoteSegmentInfo] = {}
-        """By id, those that are not deleted for good."""
+        """Segments by id, without those that are finally deleted."""
         self._epochs: dict[int, _Epoch] = {}
         self._deleted: list[tuple[int, int]] = []
 

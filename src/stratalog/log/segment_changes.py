@@ -59,8 +59,8 @@ class TruncationEpoch:
     def __exit__(self, *_: object) -> None:
         self.value += 1
 
-    def is_past(self, epoch: int) -> bool:
-        """Whether bytes that could be read when it was `epoch` may be gone."""
+    def truncated_since(self, epoch: int) -> bool:
+        """Whether bytes that could be read at this epoch may have been truncated."""
         return bool(epoch % 2) or self.value != epoch
 
 
@@ -97,8 +97,8 @@ class SegmentChanges:
         """`with log.maintenance.lock:` keeps other threads from changing the log. Readers can
         continue.
 
-        For maintenance that looks at `segments` and acts on what it sees. Raises LogOfflineError if
-        the log cannot be changed.
+        For maintenance that reads `segments` and then changes them. Raises LogOfflineError if the
+        log cannot be changed.
         """
         return self._guard
 
@@ -127,8 +127,8 @@ class SegmentChanges:
             return offsets.log_start
 
     def _move_start(self, offset: int) -> None:
-        """In memory. The epochs are written after the segments are gone: loading can trim them,
-        but not bring them back."""
+        """Move the log start in memory. The epochs are written after the segments are gone: loading
+        can trim epochs, but not restore them."""
         offsets = self._offsets
         if offset > offsets.log_start:
             self._epochs.truncate_from_start(offset)
@@ -182,16 +182,16 @@ class SegmentChanges:
         """Put `new`, which is complete and durable under `.cleaned` names, in the place of the
         segments that begin at `bases`.
 
-        Those are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
-        does, and none is the active one. At each moment, the names show a loader which of the two
-        counts (see `maintenance.swap_files`): from `.swap` on it is `new`. Raises
+        They are adjacent, have `old_bytes` bytes in total, and begin where `new` does; the active
+        segment is not among them. At each moment, the names show a loader which of the two counts
+        (see `maintenance.interrupted_changes`): from `.swap` on it is `new`. Raises
         CleaningAbortedError, leaves the log as it is and removes `new`, if the log no longer has
-        the segments as they were, or was truncated at all since `truncation_epoch`: what `new`
-        lacks because of newer records may be all that is left of a key.
+        the segments as they were, or was truncated at all since `truncation_epoch`: a record that
+        `new` lacks because of a newer one, which was truncated, may be the last of its key.
         """
         try:
             with self._guard:
-                if self._truncations.is_past(truncation_epoch):
+                if self._truncations.truncated_since(truncation_epoch):
                     raise CleaningAbortedError(
                         self._segments.path, "the log was truncated meanwhile"
                     )
@@ -270,8 +270,8 @@ class SegmentChanges:
         """Remove the discarded files whose delay is over, or all of them `at_once`; returns how
         many.
 
-        Each is tried; what could not be removed stays for the next time, and the first error is
-        raised then. What is left when the log is closed, the next opening removes.
+        All are tried; those that cannot be removed are tried again the next time, and the first
+        error is raised. Files that are left when the log is closed are removed by the next opening.
         """
         with self._guard.lock:
             overdue = [
@@ -291,8 +291,8 @@ class SegmentChanges:
         return len(removed)
 
     def forget_discarded(self) -> None:
-        """The log is closed, or the parent process's: others remove the files, and may give their
-        names to others."""
+        """Forget discarded files, because the log is closed or belongs to the parent process.
+        Others remove these files, and may reuse their names."""
         self._discarded.clear()
 
     # -- closing

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 OPEN_SEGMENTS_MAX: Final = 64
 SEARCHED_SEGMENTS_MIN: Final = 32
-"""Of a longer log in a store, a lookup by time looks at a few segments, not at all before it."""
+"""In a longer log in a store, a lookup by time checks a few segments instead of all earlier
+ones."""
 GUESSES_MAX: Final = 4
 
 
@@ -37,7 +38,7 @@ class SegmentPart(NamedTuple):
     """Records below it are not wanted, or belong to an earlier part."""
     end_position: int
     next_base: int | None
-    """Base offset of the segment after it; None for the last."""
+    """What `limit_offset` is, mostly the base offset of the next segment; None for the last."""
     start_position: int | None = None
     """Where the batch with the start offset begins, if that is known."""
 
@@ -49,8 +50,8 @@ class SegmentPart(NamedTuple):
         return self.segment.seek(self.start_offset).position
 
     @property
-    def end_offset(self) -> int:
-        """Exclusive: no batch of this part reaches it."""
+    def limit_offset(self) -> int:
+        """All batches of this part are below it."""
         return self.segment.end.next_offset if self.next_base is None else self.next_base
 
 
@@ -64,7 +65,7 @@ class SegmentList:
         self._open: OrderedDict[int, SegmentView] = OrderedDict()
         self._largest: list[LargestTimestamp] = []
         self._largest_so_far: list[int] = []
-        self._lock = RLock()  # over the three above
+        self._lock = RLock()  # guards the three above
 
     def with_last(self, segment: SegmentView) -> SegmentList:
         """The same list with a newer view of its last segment: the log has grown."""
@@ -72,7 +73,7 @@ class SegmentList:
         return self._followed_by(after, 0, len(self) - 1)
 
     def updated(self, segments: Sequence[SegmentView]) -> SegmentList:
-        """A list of other segments, which keeps what is known of those that both have."""
+        """A list of other segments. What is cached of segments in both lists is kept."""
         start = bisect_left(self.bases, segments[0].base_offset)
         kept = 0
         for mine, other in zip(self._segments[start:], segments, strict=False):
@@ -82,8 +83,8 @@ class SegmentList:
         return self._followed_by(SegmentList(segments), start, kept)
 
     def _followed_by(self, after: SegmentList, start: int, kept: int) -> SegmentList:
-        """`after` begins with `kept` segments of this list, from slot `start` on: what is known of
-        them is known there, too."""
+        """Copy what is cached to `after`, which begins with `kept` segments of this list, from slot
+        `start` on."""
         with self._lock:
             after._lock, after._open = self._lock, self._open
             after._largest = self._largest[start : start + kept]
@@ -121,7 +122,7 @@ class SegmentList:
 
     @property
     def is_end_known(self) -> bool:
-        """Whether `end` was looked for already."""
+        """Whether `end` is cached."""
         return "end" in self._segments[-1].__dict__
 
     def close(self) -> None:
@@ -149,19 +150,21 @@ class SegmentList:
                 return
             self._learn_largest()
         found = self.slot_of_time(timestamp, trace)
-        if found is not None:
-            for slot in range(max(found, first), len(self)):
-                if self.largest_timestamp(slot).timestamp >= timestamp:
-                    yield slot
+        if found is None:
+            return
+        if found >= first:
+            yield found
+        for slot in range(max(found + 1, first), len(self._segments)):
+            if self.largest_timestamp(slot).timestamp >= timestamp:
+                yield slot
 
     def is_older(self, slot: int, timestamp: int) -> bool:
-        """Whether all records of a segment are older, as far as that can be told cheaply."""
+        """Whether all records of a segment are known to be older. Only checks that are cheap."""
         return not self._is_costly and self.largest_timestamp(slot).timestamp < timestamp
 
     def _learn_largest(self) -> None:
-        """The largest timestamps of segments in a store, by their time indexes, many at once. What
-        a store returns is taken as it is: to check it against the log would take four requests
-        more."""
+        """Load the largest timestamps of segments in a store from their time indexes, many at once.
+        They are not checked against the log, which would take four more requests each."""
         unknown = [each for each in self._segments[:-1] if each.known_largest is None]
         found = fetch_pool().map(lambda each: each.times.indexed_largest, unknown)
         for segment, largest in zip(unknown, found, strict=True):
@@ -173,15 +176,15 @@ class SegmentList:
         """Whether the largest timestamps are not known, and to learn them all takes too many
         requests."""
         return (
-            len(self) > SEARCHED_SEGMENTS_MIN
+            len(self._segments) > SEARCHED_SEGMENTS_MIN
             and isinstance(self._segments[0].path, RemotePath)
             and any(segment.known_largest is None for segment in self._segments[:-1])
         )
 
     def _searched_slot(self, timestamp: int, first: int, trace: Trace | None) -> int:
         """The first segment that may have a record at or after `timestamp`, by the time indexes of
-        a few. Takes timestamps to be in order between segments, and about evenly spread: then it
-        looks at two or three, and at no more than a binary search otherwise."""
+        a few. Assumes that timestamps are in order between segments. If they are evenly spread, it
+        checks two or three segments, else no more than a binary search."""
         last = len(self) - 1
         below, found, limit = first - 1, last, last
         slot, guesses = (below + found) // 2, 0
@@ -205,8 +208,9 @@ class SegmentList:
         return found
 
     def _guessed_slot(self, timestamp: int, oldest: OffsetTime, newest: OffsetTime) -> int:
-        """Where `timestamp` is, if offsets and timestamps go on as in the segment at hand. The time
-        index of the last segment tells nothing of its first records: then it is the one before."""
+        """The slot of `timestamp` if offsets and timestamps continue as in the segment from
+        `oldest` to `newest`. If it may be among the first records of the last segment, which its
+        time index does not show, the slot before."""
         per_ms = (newest.offset - oldest.offset) / max(1, newest.timestamp - oldest.timestamp)
         offset = oldest.offset + (timestamp - oldest.timestamp) * per_ms
         first_records = (self.bases[-1] - self.bases[0]) / len(self) / 8
@@ -217,9 +221,10 @@ class SegmentList:
     def slot_of_time(self, timestamp: int, trace: Trace | None = None) -> int | None:
         """The first segment, oldest first, whose largest timestamp is `timestamp` or later."""
         so_far = self._largest_so_far
-        with self._lock:
-            while len(so_far) < len(self) and (not so_far or so_far[-1] < timestamp):
-                self._note_largest()
+        if not so_far or so_far[-1] < timestamp:
+            with self._lock:
+                while len(so_far) < len(self) and (not so_far or so_far[-1] < timestamp):
+                    self._note_largest()
         slot = bisect_left(so_far, timestamp)
         if slot == len(so_far):
             return None
@@ -232,9 +237,10 @@ class SegmentList:
 
     def largest_timestamp(self, slot: int) -> LargestTimestamp:
         """Largest timestamp of one segment, cached."""
-        with self._lock:
-            while len(self._largest) <= slot:
-                self._note_largest()
+        if len(self._largest) <= slot:
+            with self._lock:
+                while len(self._largest) <= slot:
+                    self._note_largest()
         return self._largest[slot]
 
     def _note_largest(self) -> None:

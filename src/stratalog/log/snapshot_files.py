@@ -6,7 +6,7 @@ wrong: state is never loaded from it. Snapshots are derived from the log, so a c
 old or partial; loading sorts that out.
 
 When the log start moves inside a segment nothing is deleted: the snapshots below it are deleted
-with their segments, or at the next load as `out_of_range`.
+with their segments, or at the next load as `snapshots_out_of_range`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from stratalog.errors import InvalidNameError
-from stratalog.format.names import FileKind, FileState, parse_partition_file, segment_file_name
+from stratalog.format.names import FileKind, FileState, known_partition_file, segment_file_name
+from stratalog.log.aborted_transactions import producer_batches
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import producer_batches
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
@@ -30,12 +29,14 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
     from stratalog.storage.segment import Segment
 
+_log = logging.getLogger(__name__)
+
 
 def stray_snapshots(snapshots: Iterable[int], segment_bases: Collection[int]) -> list[int]:
-    """Those to delete when a log is loaded: no segment begins there.
+    """Snapshots to delete when a log is loaded, because no segment begins there.
 
-    Except the newest such one if it is above every segment's base offset: a clean shutdown wrote
-    it at the end of the log.
+    The newest such one stays if it is above every segment's base offset: a clean shutdown wrote it
+    at the end of the log.
     """
     bases = frozenset(segment_bases)
     strays = sorted(offset for offset in snapshots if offset not in bases)
@@ -47,7 +48,7 @@ def stray_snapshots(snapshots: Iterable[int], segment_bases: Collection[int]) ->
 def snapshots_out_of_range(
     snapshots: Iterable[int], log_start_offset: int, log_end_offset: int
 ) -> list[int]:
-    """Those to delete before state is reloaded: above the log's end, or not above its start.
+    """Snapshots to delete before state is reloaded: above the log's end, or not above its start.
 
     At the log start there is nothing to remember, and what comes later was truncated.
     """
@@ -57,7 +58,7 @@ def snapshots_out_of_range(
 def snapshots_of_segments(
     snapshots: Iterable[int], removed_bases: Collection[int], kept_bases: Collection[int] = ()
 ) -> list[int]:
-    """Those that are deleted with these segments, by retention, truncation or compaction.
+    """Snapshots that are deleted with these segments, by retention, truncation or compaction.
 
     Compaction removes segments and puts others in their place; where one of those (`kept_bases`)
     begins at the same offset, the snapshot stays.
@@ -75,9 +76,6 @@ def snapshots_to_take(segment_bases: Collection[int], end_offset: int) -> list[i
     return sorted({*sorted(segment_bases)[-2:], end_offset})
 
 
-_log = logging.getLogger(__name__)
-
-
 class SnapshotFiles:
     """The `.snapshot` files of one partition, known by their offsets."""
 
@@ -88,7 +86,7 @@ class SnapshotFiles:
 
     @classmethod
     def found_in(cls, disk: Disk, directory: Path, names: Iterable[str]) -> SnapshotFiles:
-        """Those among the names of a directory."""
+        """The snapshots among the names of a directory."""
         found = (_snapshot_offset(name) for name in names)
         return cls(disk, directory, (offset for offset in found if offset is not None))
 
@@ -114,7 +112,7 @@ class SnapshotFiles:
             yield offset, read_file(self.path_of(offset))
 
     def take(self, producers: ProducerStateManager, *, is_synced: bool = True) -> None:
-        """Write what is known at the end of the map, unless the newest file covers it."""
+        """Write a snapshot at the end of the map, unless the newest file covers it."""
         if not producers.needs_snapshot:
             return
         offset = producers.map_end_offset
@@ -141,10 +139,7 @@ class SnapshotFiles:
 
 
 def _snapshot_offset(name: str) -> int | None:
-    try:
-        file = parse_partition_file(name)
-    except InvalidNameError:
-        return None
+    file = known_partition_file(name)
     if file is None or file.kind is not FileKind.PRODUCER_SNAPSHOT:
         return None
     return file.base_offset if file.state is FileState.LIVE else None
@@ -189,7 +184,7 @@ class ProducerReload:
         self._take(pending)
 
     def _batches_up_to(self, end_offset: int) -> Iterable[tuple[BatchHeader, EndMarker | None]]:
-        """Those that the snapshot does not cover; often none, and nothing is read."""
+        """The batches after the snapshot. Often there are none, and nothing is read."""
         start_offset = self._producers.map_end_offset
         if start_offset >= end_offset:
             return ()

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from stratalog.errors import PartitionGoneError, SegmentGoneError, TieredLogError
 from stratalog.format.names import DirState, RootFile
-from stratalog.format.snapshot import decode_snapshot
-from stratalog.log.listing import Listing, list_partition
+from stratalog.format.producer_snapshot import decode_snapshot
+from stratalog.log.aborted_transactions import AbortedLookup
+from stratalog.log.partition_listing import Listing, list_partition
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_transitions import ProducerReplay
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.index_view import OFFSET_INDEX, IndexView
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES
@@ -95,7 +95,7 @@ class TieredView(PartitionView):
         local log. Without `local`, the checkpoints of `log_dirs` may still name the partition."""
         self._local = local
         self.remote = remote
-        """All that the store has of the partition."""
+        """All segments of the partition that are in the store."""
         self._store, self._directory = place
         self._given_lineage = lineage
         self._log_dirs = log_dirs

@@ -74,13 +74,13 @@ from stratalog.log.offset_assignment import (
     BatchFacts,
     GroupAppend,
     ValidatedAppend,
-    assign_in_place,
     assign_offsets,
     can_stay,
     keeps_codec,
     max_timestamp_of,
     next_assignment,
     rewrite,
+    with_assigned_header,
 )
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _check_header(header: EntryHeader, assign: Assignment) -> None:
 
 
 def check_together(batches: Sequence[SentBatch], origin: AppendOrigin) -> None:
-    """What holds for the batches of one request, apart from their records."""
+    """Raise if the batches of one request, apart from their records, break a rule."""
     first = batches[0].entry.magic
     is_compressed = any(batch.header.codec_id != Codec.NONE for batch in batches)
     if len(batches) > 1 and (first == MAGIC_2 or is_compressed):
@@ -246,10 +246,10 @@ def check_records(
         elif (reason := _time_error(record.timestamp, header, rules, now_ms)) is not None:
             time_errors.append(RecordError(index, reason))
     if key_errors or time_errors:
-        raise refusal(key_errors, time_errors)
+        raise rejection(key_errors, time_errors)
 
 
-def refusal(key_errors: list[RecordError], time_errors: list[RecordError]) -> AppendError:
+def rejection(key_errors: list[RecordError], time_errors: list[RecordError]) -> AppendError:
     """One error for all bad records of a batch. A bad timestamp decides its kind, as in Kafka."""
     errors = tuple(sorted(key_errors + time_errors))
     first = f"record {errors[0].batch_index} of the batch: {errors[0].message}"
@@ -294,7 +294,7 @@ class LeaderValidator:
     """Validates requests for the leader, in compiled code once that pays off."""
 
     def __init__(self, *, compiled: bool | None = None) -> None:
-        """`compiled` None: when it pays off; True: load the kernel with the first use."""
+        """`compiled`: None loads the kernel when it pays off, True with the first use."""
         self._may_load = compiled is not False
         self._records_seen = LOAD_KERNEL_AFTER_RECORDS + 1 if compiled else 0
         self.compiled: CompiledValidation | None = None
@@ -359,7 +359,7 @@ class LeaderValidator:
 def assign_by_header(data: Buffer, rules: AppendRules, assign: Assignment) -> Buffer | None:
     """A copy of one batch that a client sent, with its offsets, checked by its header and CRC.
 
-    The records are not looked at. None if the topic's rules demand that, or if anything is wrong:
+    The records are not decoded. None if the topic's rules require that, or if anything is wrong:
     `LeaderValidator.validate` then says what.
     """
     if len(data) < HEADER_BYTES or rules.is_compacted:
@@ -373,11 +373,12 @@ def assign_by_header(data: Buffer, rules: AppendRules, assign: Assignment) -> Bu
         or header.crc != crc32c(memoryview(data)[ATTRIBUTES_AT:])
     ):
         return None
-    return assign_in_place(data, header, header.max_timestamp, rules, assign).data
+    return with_assigned_header(data, header, header.max_timestamp, rules, assign).data
 
 
 def _accepts_header(header: BatchHeader, rules: AppendRules, now_ms: int) -> bool:
-    """Whether the header of a client's batch is in order, and its records may be stored unseen."""
+    """Whether the header of a client's batch is in order, and its records may be stored without
+    being decoded."""
     attributes = header.attributes
     if attributes & (CONTROL_BIT | LOG_APPEND_TIME_BIT) or header.codec_id not in _CODECS:
         return False
@@ -387,10 +388,11 @@ def _accepts_header(header: BatchHeader, rules: AppendRules, now_ms: int) -> boo
         return False
     if not NO_TIMESTAMP <= header.base_timestamp <= header.max_timestamp:
         return False
-    # The header does not have the oldest timestamp; none is older than the clock's zero.
+    # The header does not have the oldest timestamp. It is taken to be the oldest possible, so that
+    # any limit on age leads to the check of all records.
     facts = BatchFacts(oldest_timestamp=NO_TIMESTAMP, has_all_keys=True)
     size_bytes, newest = header.size_bytes, header.max_timestamp
-    return _accepts_own(size_bytes, attributes, newest, facts, rules, now_ms)
+    return _stores_as_is(size_bytes, attributes, newest, facts, rules, now_ms)
 
 
 def assign_own(
@@ -404,10 +406,12 @@ def assign_own(
     _check_offsets_left(assign, 1)
     attributes, _, _, max_timestamp, _ = BATCH_FACTS.unpack_from(data, ATTRIBUTES_AT)
     size_bytes = len(data)
-    if not _accepts_own(size_bytes, attributes, max_timestamp, facts, rules, assign.now_ms):
+    if not _stores_as_is(size_bytes, attributes, max_timestamp, facts, rules, assign.now_ms):
         return None
     if attributes & LOG_APPEND_TIME_BIT or rules.is_log_append_time:
-        return assign_in_place(data, BatchHeader.unpack(data), max_timestamp, rules, assign).data
+        return with_assigned_header(
+            data, BatchHeader.unpack(data), max_timestamp, rules, assign
+        ).data
     out = bytearray(data)
     OFFSET_AND_EPOCH.pack_into(
         out, 0, assign.next_offset, size_bytes - PREFIX_BYTES, assign.leader_epoch
@@ -430,7 +434,7 @@ def assign_own_group(
     while at < len(data):
         header = BatchHeader.unpack(data, at)
         size_bytes, attributes = header.size_bytes, header.attributes
-        if not _accepts_own(
+        if not _stores_as_is(
             size_bytes, attributes, header.max_timestamp, facts, rules, assign.now_ms
         ):
             return None
@@ -438,7 +442,7 @@ def assign_own_group(
     return assign_offsets(data, assign.next_offset, assign.leader_epoch, is_trusted=True)
 
 
-def _accepts_own(
+def _stores_as_is(
     size_bytes: int,
     attributes: int,
     max_timestamp: int,
@@ -493,7 +497,7 @@ def _assigned(
     if can_stay(header, records, rules):
         assert isinstance(header, BatchHeader)
         whole = memoryview(data)[: entry.size_bytes]
-        return assign_in_place(whole, header, max_timestamp_of(records), rules, assign)
+        return with_assigned_header(whole, header, max_timestamp_of(records), rules, assign)
     append = rewrite(records, [batch.header for batch in batches], rules, assign)
     if len(append.data) > rules.max_message_bytes:
         raise too_large(len(append.data), rules.max_message_bytes)

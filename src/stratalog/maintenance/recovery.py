@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Final
 from stratalog.errors import CorruptBatchError, InvalidNameError, OffsetOverflowError
 from stratalog.format.batch import NO_LEADER_EPOCH, BatchHeader
 from stratalog.format.checkpoint import EpochEntry
-from stratalog.format.names import FileKind, FileState, parse_partition_dir, segment_file_name
+from stratalog.format.names import (
+    FileKind,
+    FileState,
+    known_partition_file,
+    parse_partition_dir,
+    segment_file_name,
+)
+from stratalog.log.aborted_transactions import AbortedLookup
 from stratalog.log.epochs import load_epochs, rebuild_epochs
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog
@@ -29,7 +36,11 @@ from stratalog.log.producer_state_manager import ProducerStateManager
 from stratalog.log.producer_transitions import markers_in
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.snapshot_files import ProducerReload, SnapshotFiles, stray_snapshots
-from stratalog.log.transactions import AbortedLookup
+from stratalog.maintenance.interrupted_changes import (
+    create_directory,
+    finish_swaps,
+    split_segment,
+)
 from stratalog.maintenance.recovery_plan import (
     LoadPoint,
     Truncation,
@@ -41,7 +52,6 @@ from stratalog.maintenance.recovery_plan import (
     truncation_of,
     truncation_of_all,
 )
-from stratalog.maintenance.swap_files import classify, create_directory, finish_swaps, split_segment
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_view import SegmentView
 
@@ -119,7 +129,7 @@ class _Loader:
                 break
             except OffsetOverflowError as error:
                 split_segment(self._disk, self._path, error.base_offset)
-        log_start_offset = self._settle_start(point.log_start_offset)
+        log_start_offset = self._resolve_start(point.log_start_offset)
         self._activate_last(point)
         self._rebuild_last_txn_index()
         end = self._segments[-1].next_offset
@@ -177,10 +187,10 @@ class _Loader:
                 self._disk.drop_cache(path)
 
     def _find_segments(self, names: set[str]) -> list[Segment]:
-        """In offset order. Index files without a log are deleted."""
+        """Find the segments, in offset order. Delete index files without a log."""
         segments = []
         for name in sorted(names):
-            file = classify(name)
+            file = known_partition_file(name)
             if file is None or file.base_offset is None or file.state is not FileState.LIVE:
                 continue
             path = self._path / name
@@ -196,8 +206,8 @@ class _Loader:
 
     def _check_indexes(self, segment: Segment, names: set[str], point: LoadPoint) -> None:
         """A flushed segment without an offset index, or with an invalid transaction index, is
-        recovered too. A crash cannot explain it if it loses bytes: then later segments stay, and
-        opening a log that was closed cleanly fails."""
+        recovered too. If that loses bytes, no crash explains it: later segments are kept, and a
+        log that was closed cleanly is not opened."""
         log, base_offset = segment.path, segment.base_offset
         if not has_sound_indexes(log, base_offset, segment.size_bytes, names):
             self._recover_flushed(segment, point)
@@ -247,7 +257,7 @@ class _Loader:
         self._snapshots.take(producers)
 
     def _producers_before(self, segment: Segment, log_start_offset: int) -> ProducerStateManager:
-        """As they were when the segment began."""
+        """The state of producers at the start of the segment."""
         producers = ProducerStateManager(self._producer_config)
         before = [other for other in self._segments if other.base_offset < segment.base_offset]
         if before:
@@ -288,8 +298,9 @@ class _Loader:
         if self.on_truncation is not None:
             self.on_truncation(truncation)
 
-    def _settle_start(self, checkpointed: int) -> int:
-        """The log start offset. A log that ends below it is deleted: nothing of it is visible."""
+    def _resolve_start(self, checkpointed: int) -> int:
+        """Determine the log start offset. Delete a log that ends below it: readers cannot see any
+        of it."""
         if self._segments and self._segments[-1].next_offset < checkpointed:
             views = [_full_view(segment) for segment in self._segments]
             end = self._segments[-1].next_offset
@@ -338,7 +349,8 @@ class _Loader:
             )
 
     def _drop(self, segments: list[Segment]) -> None:
-        """From the last one down, each durably, so that a crash never leaves a gap."""
+        """Delete segments from the last one down, each durably, so that a crash never leaves a
+        gap."""
         for segment in reversed(segments):
             segment.delete()
             self._snapshots.delete([segment.base_offset])
@@ -359,7 +371,7 @@ class _Loader:
             segment.release()
 
     def _last_batch(self) -> BatchHeader | None:
-        """The last one of magic 2, in the last segment that has batches."""
+        """The last batch of magic 2, in the last segment that has batches."""
         found = None
         segment = next((each for each in reversed(self._segments) if each.size_bytes), None)
         if segment is not None:

@@ -20,11 +20,13 @@ from stratalog.format.batch import BatchHeader
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.format.log_entry import records_of
 from stratalog.format.names import FileKind, RootFile, TopicPartition, segment_file_name
+from stratalog.format.quantities import counted
 from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
-from stratalog.log.listing import list_partition
 from stratalog.log.log_state import IndexSizes
+from stratalog.log.partition_listing import list_partition
 from stratalog.log.partition_view import identity_of
-from stratalog.maintenance.swap_files import split_points
+from stratalog.log.producer_transitions import markers_in
+from stratalog.maintenance.interrupted_changes import split_points
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from stratalog.storage.log_file import read_file
 from stratalog.storage.recovery import SegmentSpan, check_segment
@@ -76,13 +78,12 @@ class Truncation(NamedTuple):
         """One sentence for people."""
         deleted = ""
         if self.deleted_segments:
-            deleted = f", {_counted(self.deleted_segments, 'later segment')} deleted"
+            deleted = f", {counted(self.deleted_segments, 'later segment')} deleted"
         lost = "no readable record is lost"
         if self.readable_batches:
             lost = (
-                f"lost with them: {_counted(self.readable_records, 'readable record')} in "
-                f"{self.readable_batches} batch{'es' * (self.readable_batches != 1)}, up to "
-                f"offset {self.end_offset - 1}"
+                f"lost with them: {counted(self.readable_records, 'readable record')} in "
+                f"{counted(self.readable_batches, 'batch')}, up to offset {self.end_offset - 1}"
             )
         return (
             f"{self.path}: {done} at byte {self.position}, offset {self.first_offset}: "
@@ -105,7 +106,7 @@ class SegmentSplit(NamedTuple):
     def __str__(self) -> str:
         bases = ", ".join(map(str, self.base_offsets))
         return (
-            f"{self.path}: would be split into {_counted(len(self.base_offsets), 'segment')}, at "
+            f"{self.path}: would be split into {counted(len(self.base_offsets), 'segment')}, at "
             f"base offset{'s' * (len(self.base_offsets) != 1)} {bases}: it has offsets that are "
             "too far above its base offset for an index"
         )
@@ -116,10 +117,6 @@ class RecoveryPlan(NamedTuple):
 
     truncations: tuple[Truncation, ...]
     splits: tuple[SegmentSplit, ...]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 class _Readable(NamedTuple):
@@ -230,7 +227,7 @@ def _flushed_corruption(
 
 
 def flushed_end(bases: Sequence[int], base_offset: int, point: LoadPoint) -> int:
-    """Up to which offset a segment was flushed when its log was closed cleanly."""
+    """The offset up to which a segment was flushed when its log was closed cleanly."""
     return min([base for base in bases if base > base_offset] or [point.recovery_point])
 
 
@@ -326,10 +323,11 @@ class _Planner:
             self._end = segment.view.end.next_offset
 
     def _check(self, segment: _Segment, later: Sequence[_Segment]) -> bool:
-        """Whether it stays as it is."""
+        """Whether the segment stays as it is. If not, the truncation is added to the plan."""
         view, span = segment.view, segment.span
         try:
-            valid_part = check_segment(view, INTERVAL_BYTES_DEFAULT, _ignore, span)
+            on_batch = _ignore if self._point.was_clean else _check_marker
+            valid_part = check_segment(view, INTERVAL_BYTES_DEFAULT, on_batch, span)
             if self._point.was_clean:
                 end = flushed_end(self._bases, segment.base_offset, self._point)
                 refuse_corruption(segment.up_to(span.end), valid_part, self._point, end)
@@ -434,12 +432,18 @@ def _ignore(_: LoadedBatch) -> None:
     pass
 
 
+def _check_marker(batch: LoadedBatch) -> None:
+    """Recovery reads markers, and truncates the log after one that is not readable."""
+    if isinstance(batch.header, BatchHeader):
+        markers_in(batch.buf, [(batch.entry.position, batch.header)])
+
+
 def _readable_after(segment: SegmentView, valid_part: ValidPart) -> _Readable:
     """The valid batches after the first corrupt one."""
     position, offset_min = valid_part.valid_bytes, valid_part.next_offset
     found = segment.file.peek(position)
-    if found is not None and found.base_offset < offset_min and segment.is_valid(position):
-        # Intact: its offset, or that of the batch before it, is wrong.
+    if found is not None and found.base_offset <= offset_min and segment.is_valid(position):
+        # Intact: its offset, or that of the batch before it, is wrong; or the marker before it.
         return _readable_from(segment, position, found.base_offset)
     # The end that the corrupt batch declares is tried first: a search byte by byte could take a
     # batch that is stored in the value of a record for one of the log.

@@ -24,10 +24,10 @@ from stratalog.errors import StratalogError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.format.names import FileKind
-from stratalog.log.listing import list_partition
+from stratalog.log.aborted_transactions import replay_producers
+from stratalog.log.partition_listing import list_partition
 from stratalog.log.producer_transitions import markers_in
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.storage.recovery import check_segment
 from stratalog.storage.segment_view import SegmentView

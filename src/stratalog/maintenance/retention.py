@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _MS_NS: Final = 1_000_000
 
+_log = logging.getLogger(__name__)
+
 
 class RetentionSegment(NamedTuple):
     """What retention needs to know about a segment."""
@@ -133,7 +135,7 @@ def _facts_of(
 def _facts_of_segment(seen: _SeenSegment, end_offset: int, now_ms: int) -> RetentionSegment:
     segment, largest = seen.segment, seen.largest
     if largest.timestamp > now_ms:
-        largest = _exactly(segment, largest)
+        largest = _with_exact_offset(segment, largest)
     return RetentionSegment(
         path=segment.path,
         base_offset=segment.base_offset,
@@ -146,8 +148,10 @@ def _facts_of_segment(seen: _SeenSegment, end_offset: int, now_ms: int) -> Reten
     )
 
 
-def _exactly(segment: Segment | SegmentView, largest: LargestTimestamp) -> LargestTimestamp:
-    """With the offset of the record itself, for the report."""
+def _with_exact_offset(
+    segment: Segment | SegmentView, largest: LargestTimestamp
+) -> LargestTimestamp:
+    """The largest timestamp with the offset of its record, for the report."""
     view = segment if isinstance(segment, SegmentView) else segment.view()
     try:
         hit = view.times.find(largest.timestamp, view.base_offset)
@@ -163,9 +167,6 @@ def _mtime_ms(path: Path, largest: LargestTimestamp) -> int:
         return path.stat().st_mtime_ns // _MS_NS
     except FileNotFoundError:
         return NO_TIMESTAMP  # deleted just now; `apply` checks again
-
-
-_log = logging.getLogger(__name__)
 
 
 class RetentionRule(enum.StrEnum):
@@ -327,7 +328,7 @@ class _Rules:
             return kept
         if by is RetentionRule.START_OFFSET:
             return self._by_start_offset(segment)
-        if not self._config.is_deleted:
+        if not self._config.has_delete_policy:
             return RuleResult(by, RetentionReason.NO_DELETE_POLICY)
         if self._config.remote_storage_enable:
             return RuleResult(by, RetentionReason.REMOTE_STORAGE)

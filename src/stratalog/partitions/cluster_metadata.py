@@ -28,7 +28,6 @@ from stratalog.errors import (
     CorruptBatchError,
     CorruptError,
     CorruptRecordError,
-    InvalidNameError,
     StorageError,
     UnsupportedError,
 )
@@ -46,7 +45,7 @@ from stratalog.format.names import (
     FileKind,
     FileState,
     TopicPartition,
-    parse_partition_file,
+    known_partition_file,
 )
 from stratalog.format.record import decode_records
 from stratalog.format.resync import FoundBatch, find_next_batch
@@ -118,12 +117,12 @@ class ClusterMetadata:
     path: Path
     """The directory of the metadata log."""
     end_offset: int
-    """End offset of the last record that was applied, plus one."""
+    """Offset of the last record that was applied, plus one."""
     snapshot: Path | None
     """The snapshot that was used."""
     topics: Mapping[str, ClusterTopic]
     configs: Mapping[tuple[int, str], Mapping[str, str]]
-    """By type and name of the resource."""
+    """Settings by type and name of the resource."""
     warnings: tuple[str, ...] = ()
     """Snapshots that were skipped, and why."""
 
@@ -184,10 +183,7 @@ class _Listing(NamedTuple):
     def of(cls, path: Path) -> _Listing:
         snapshots, segments = [], []
         for name in sorted(entry.name for entry in path.iterdir()):
-            try:
-                file = parse_partition_file(name)
-            except InvalidNameError:
-                continue
+            file = known_partition_file(name)
             if file is None or file.state is not FileState.LIVE or file.base_offset is None:
                 continue
             if file.kind is FileKind.METADATA_SNAPSHOT:
@@ -220,7 +216,8 @@ class _Image:
         }
 
     def sorted_topics(self) -> dict[str, ClusterTopic]:
-        """By name, in order, without the records of a transaction that has not ended."""
+        """Topics in order of their names, without the records of a transaction that has not
+        ended."""
         if self._open is not None:
             self.end_offset = self._open_from
         return {

@@ -25,7 +25,7 @@ from stratalog.format.batch import (
     peek,
 )
 from stratalog.format.legacy import LegacyHeader
-from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, FileState, RootFile
+from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, FileKind, FileState, RootFile
 from stratalog.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
 from stratalog.log.partition_view import identity_of
 from stratalog.partitions.lock import find_holder, is_locked
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.format.directory_metadata import MetaProperties
     from stratalog.format.names import TopicPartition
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.listing import ListedFile
+    from stratalog.log.aborted_transactions import MissingIndex
+    from stratalog.log.partition_listing import ListedFile
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log.transactions import MissingIndex
     from stratalog.partitions.settings import EffectiveConfig, SettingsFinder
     from stratalog.storage.index_view import IndexView
     from stratalog.storage.segment_view import SegmentView
@@ -133,7 +133,8 @@ def summarize_segments(view: PartitionView) -> list[SegmentSummary]:
                 size_bytes=segment.size_bytes,
                 time_index=_summarize_index(segment.times.index, sizes),
                 offset_index=_summarize_index(segment.offset_index, sizes),
-                aborted_transactions=sizes.get(segment.sibling(".txnindex"), 0) // TXN_ENTRY_BYTES,
+                aborted_transactions=sizes.get(segment.sibling(FileKind.TXN_INDEX), 0)
+                // TXN_ENTRY_BYTES,
                 has_snapshot=segment.base_offset in snapshots,
                 first=first_batch(segment),
                 largest_timestamp=largest,
@@ -195,27 +196,27 @@ class DiskUse(NamedTuple):
 
     total_bytes: int = 0
     log_bytes: int = 0
-    """Of `.log` files."""
+    """Bytes of `.log` files."""
     index_bytes: int = 0
-    """Of indexes and transaction indexes."""
+    """Bytes of indexes and transaction indexes."""
     deleted_bytes: int = 0
-    """Of `.deleted` files: they are removed by the broker after a while."""
+    """Bytes of `.deleted` files, which the broker removes after a delay."""
     staged_bytes: int = 0
-    """Of files that are not part of the log yet: of bulk commits, and of compaction."""
+    """Bytes of files that are not part of the log yet: those of bulk commits and of compaction."""
 
     @property
     def other_bytes(self) -> int:
-        """Of everything that is not a `.log` file."""
+        """Bytes of all files but `.log` files."""
         return self.total_bytes - self.log_bytes
 
     @classmethod
     def sum(cls, found: Iterable[DiskUse]) -> DiskUse:
-        return cls(*map(sum, zip(*found, strict=True))) if (found := list(found)) else cls()
+        return cls(*map(sum, zip(cls(), *found, strict=True)))
 
 
 def disk_use(directory: Path) -> DiskUse:
-    """Of the files in a partition directory. What is removed meanwhile does not count. In an object
-    store, what is stored."""
+    """Disk use of the files in a partition directory. Files that are removed meanwhile do not
+    count. In an object store, the sizes of objects count."""
     found: Counter[str] = Counter()
     for name, size_bytes in _allocated(directory):
         found["total_bytes"] += size_bytes
@@ -238,7 +239,8 @@ def _allocated(directory: Path) -> Iterator[tuple[str, int]]:
 
 
 def _allocated_bytes(entry: os.DirEntry[str], seen: set[int]) -> int:
-    """Of a file, or of a directory with all that is in it; of hard links, only the first counts."""
+    """Allocated bytes of a file, or of a directory with its content. Of several hard links, only
+    the first counts."""
     try:
         status = entry.stat(follow_symlinks=False)
         if status.st_nlink > 1 and status.st_ino in seen:
@@ -375,7 +377,7 @@ class TopicSummary:
     codecs: Sequence[str]
     disk_use: DiskUse
     record_count: int | None
-    """None if it is not known of all partitions."""
+    """None unless it is known for all partitions."""
     unreadable: int = 0
     """How many partitions could not be read. They count in `partitions` and nowhere else."""
 
@@ -482,11 +484,9 @@ def other_directories(log_dirs: Iterable[LogDirView]) -> list[OtherDirectory]:
 def _size_of(path: Path) -> int:
     """Size of the files in a directory, as far as they are readable."""
     size_bytes = 0
-    try:
+    with suppress(OSError):  # removed or unreadable: return what was counted
         for entry in path.iterdir():
             size_bytes += entry.stat().st_size if entry.is_file() else 0
-    except OSError:  # removed, or access denied meanwhile: report what was counted
-        return size_bytes
     return size_bytes
 
 
@@ -506,8 +506,8 @@ class Inventory:
     """By topic."""
 
 
-class InventoryTaker:
-    """Opens partitions one by one. One that cannot be read does not stop the others."""
+class InventoryBuilder:
+    """Reads partitions one by one. One that cannot be read does not stop the others."""
 
     def __init__(
         self, details: Details, settings: SettingsFinder, on_problem: Callable[[str], None]
@@ -520,7 +520,7 @@ class InventoryTaker:
         self._unreadable: list[UnreadablePartition] = []
         self._settings: dict[str, EffectiveConfig] = {}
 
-    def take(
+    def build(
         self,
         log_dirs: Sequence[LogDirView],
         openers: Iterable[Callable[[], Iterable[PartitionView]]],

@@ -55,7 +55,8 @@ def lock_dirs(disk: Disk, paths: Sequence[Path], *, wait_ms: int = 0) -> ExitSta
             if waited_s >= _SILENT_S and not is_reported:
                 is_reported = True
                 holder = error.holder or "another writer"
-                _log.warning("%s: waiting up to %.0f s for %s", error.path, left_s, holder)
+                text = "%s: waiting up to %.0f s until %s releases the lock"
+                _log.warning(text, error.path, left_s, holder)
             time.sleep(_POLL_S)
 
 
@@ -94,8 +95,8 @@ def is_locked(log_dir: Path) -> bool:
 
 
 def _lock_on(path: Path) -> int | None:
-    """The process that holds a lock on the file, 0 if the kernel does not name it; None if nobody
-    does."""
+    """The id of the process that holds a lock on the file, 0 if the kernel does not tell; None if
+    there is no lock."""
     with path.open("rb") as file:
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, *_, process_id = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stratalog.partitions.root import LogContext, LogRoot
 
 CREATE_THREADS: Final = 8
-"""Partitions created at a time: most of it is waiting for the disk."""
+"""How many partitions are created at a time. Most of the time they wait for the disk."""
 
 
 class PartitionSlot:
@@ -56,9 +56,9 @@ class PartitionSlot:
 
     @property
     def has_pending_commit(self) -> bool:
-        """Whether a bulk commit to it is not recorded as installed. Which of its batches are in the
-        log shows how much is installed, so the log is not compacted, and retention stops where the
-        commit begins: without them the commit would append its records again."""
+        """Whether a bulk commit to this partition is not recorded as installed. Its batches in the
+        log show how much is installed; without them the commit would append its records again. So
+        the log is not compacted, and retention stops where the commit begins."""
         return self._pending_commit_offset is not None
 
     def set_pending_commit(self, start_offset: int | None) -> None:
@@ -92,8 +92,8 @@ class PartitionSlot:
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch. Does not open the log, but keeps it from starting with an
-        older one: clients do not believe in a leader whose epoch went back."""
+        """The current leader epoch. Does not open the log. A log that is opened later starts with
+        this epoch or a newer one, because clients reject a leader whose epoch has decreased."""
         log = self.loaded
         if log is not None:
             return log.leader_epoch

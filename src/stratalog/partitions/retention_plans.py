@@ -89,7 +89,7 @@ class RetentionPlanner:
             found = replace(found, config=compacted)
         found = found.given(self._overrides)
         unknown: list[str] = []
-        if found.config.is_deleted and not self._uses_defaults:
+        if found.config.has_delete_policy and not self._uses_defaults:
             unknown = [name for name in LIMITS if self._is_unknown(name, found)]
             config = LogConfig.parse(dict.fromkeys(unknown, -1), found.config)
             found = replace(found, config=config)

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import LogOfflineError, StorageError, StratalogError
+from stratalog.errors import CorruptError, LogOfflineError, StorageError, StratalogError
 from stratalog.format.checkpoint import encode_offsets
 from stratalog.format.directory_metadata import decode_clean_shutdown, encode_clean_shutdown
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, RootFile, directory_name
+from stratalog.format.times import current_time_ms
 from stratalog.maintenance.recovery_plan import LoadPoint
 from stratalog.storage.disk import Disk
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
@@ -67,8 +67,8 @@ class LogContext(NamedTuple):
     def of(
         cls, config: BrokerConfig, disk: Disk | None = None, now_ms: Callable[[], int] | None = None
     ) -> LogContext:
-        """With the local disk and the wall clock, if not given."""
-        return cls((disk or Disk()).for_this_process(), now_ms or _wall_clock_ms, config)
+        """Create a context. The defaults are the local disk and the wall clock."""
+        return cls((disk or Disk()).for_this_process(), now_ms or current_time_ms, config)
 
 
 class LastShutdown(NamedTuple):
@@ -76,7 +76,8 @@ class LastShutdown(NamedTuple):
 
     was_clean: bool
     broker_epoch: int = NO_BROKER_EPOCH
-    """Epoch of the broker that stopped cleanly. Written back: its controller asks for it."""
+    """Epoch of the broker that stopped cleanly. It is written back, because the broker sends it to
+    its controller."""
 
 
 class LogRoot:
@@ -88,8 +89,8 @@ class LogRoot:
         self.meta = view.meta_properties
         self.last_shutdown = LastShutdown(was_clean=False)
         self.needs_recovery = False
-        """Not to be marked as cleanly shut down: opening a partition failed, or recovery of
-        transactions was left to the next writer."""
+        """Whether closing must not mark the directory as cleanly shut down: opening a partition
+        failed, or recovery of transactions was left to the next writer."""
         self.offline_reason: str | None = None
         """Why nothing more may be written here."""
         self.slots: dict[TopicPartition, PartitionSlot] = {}
@@ -243,7 +244,9 @@ class LogRoot:
         a log starts with its first segment."""
 
         def warn(error: StratalogError) -> None:
-            _log.warning("%s: cannot be read and is ignored: %s", self.path / file.value, error)
+            reason = error.reason if isinstance(error, CorruptError) else error
+            path = self.path / file.value
+            _log.warning("%s: ignored, because it cannot be read: %s", path, reason)
 
         try:
             return read_offset_checkpoint(self.path, file, on_corrupt=warn)
@@ -278,10 +281,6 @@ class LogRoot:
         except StratalogError as error:
             errors.append(error)
         return errors
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _close_all(logs: list[PartitionLog], threads: int) -> list[Exception]:

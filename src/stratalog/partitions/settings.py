@@ -94,8 +94,8 @@ class EffectiveConfig:
         return {name: (texts[name], self.sources[name]) for name in names}
 
     def given(self, settings: Mapping[str, object]) -> EffectiveConfig:
-        """With these settings instead of the topic's, for this run. If a `cleanup.policy` is among
-        them, the topic's settings are no longer unknown."""
+        """The config with these settings instead of the topic's, for this run. If a
+        `cleanup.policy` is among them, the topic's settings are no longer unknown."""
         if not settings:
             return self
         return dataclasses.replace(
@@ -139,28 +139,29 @@ class TopicSettings:
         registered = None if cluster is None else cluster.topics.get(name)
         is_same = registered is not None and topic_id in {None, registered.topic_id}
         if cluster is not None and registered is not None and is_same:
-            found = self._of_cluster(name, cluster)
+            found = self._from_cluster(name, cluster)
             return dataclasses.replace(found, partition_count=registered.partition_count)
         if saved is not None and saved.topic_id == topic_id:
-            return self._of_saved(name, saved.overrides)
+            return self._from_saved_state(name, saved.overrides)
         is_listed = saved is not None or state.lists_all_topics
         if not is_listed and cluster is None and not self.is_broker_dir:
-            return self._of_saved(name, {})  # created by a version that did not list all topics
+            # The topic was created by a version that did not list all topics.
+            return self._from_saved_state(name, {})
         other_id = None if registered is None else registered.topic_id
-        return self._unknown(name, self._why_unknown(topic_id, other_id))
+        return self._unknown(name, self._unknown_reason(topic_id, other_id))
 
     def warnings(self) -> tuple[str, ...]:
         """Problems with the cluster's metadata that did not prevent reading it."""
         return () if self.cluster is None else self.cluster.warnings
 
-    def _of_saved(self, name: str, overrides: Mapping[str, str]) -> EffectiveConfig:
+    def _from_saved_state(self, name: str, overrides: Mapping[str, str]) -> EffectiveConfig:
         layers = [(ConfigSource.TOPIC, _checked_values(overrides))]
         try:
             return self._layered(name, layers, overrides)
         except ConfigError as error:
             raise error.located(self._dirs[0] / STATE_FILE) from None
 
-    def _of_cluster(self, name: str, cluster: ClusterMetadata) -> EffectiveConfig:
+    def _from_cluster(self, name: str, cluster: ClusterMetadata) -> EffectiveConfig:
         overrides = cluster.topic_configs(name)
         try:
             layers = [
@@ -192,7 +193,7 @@ class TopicSettings:
         found = dataclasses.replace(self._layered(name, (), {}), unknown=why, is_assumed=True)
         return found.given(self._assumed)
 
-    def _why_unknown(self, topic_id: uuid.UUID | None, other_id: uuid.UUID | None) -> str:
+    def _unknown_reason(self, topic_id: uuid.UUID | None, other_id: uuid.UUID | None) -> str:
         if other_id is not None and topic_id is not None:
             return (
                 f"the cluster's topic of this name has the id {encode_id(other_id)}, this one "

@@ -50,7 +50,7 @@ _MANIFEST: Final = ".rsm-manifest"
 
 @dataclass(frozen=True)
 class LocalFacts:
-    """What the log directories say of their topics."""
+    """Facts about topics from the log directories."""
 
     log_dirs: Sequence[Path]
     metadata: Sequence[Path]
@@ -70,7 +70,7 @@ class LocalFacts:
         return info.known_count if info is not None and info.is_in_cluster else None
 
     def is_tiered(self, topic: str) -> bool | None:
-        """By its settings; None if they are unknown."""
+        """Whether a topic is tiered by its settings; None if these are unknown."""
         if topic in SYSTEM_TOPICS or topic == METADATA_TOPIC:
             return False
         info = self.topics().get(topic)
@@ -99,7 +99,7 @@ class RemoteTier:
 
     @cached_property
     def logs(self) -> dict[TopicIdPartition, RemoteLog] | None:
-        """From the metadata topic; None without one."""
+        """Remote logs from the metadata topic; None without one."""
         if not self._facts.metadata:
             return None
         return replay_remote_log(_records(self._facts.metadata))
@@ -113,26 +113,26 @@ class RemoteTier:
                 found.add(TopicPartition(place.topic, place.partition))
         return found
 
-    def view(self, at: TopicPartition, local: Path | None) -> PartitionView:
+    def view(self, tp: TopicPartition, local: Path | None) -> PartitionView:
         """A partition with its remote part; an ordinary one if it has none. Raises TieredLogError
         if that cannot be known."""
-        place = self._place(at, local)
+        place = self._place(tp, local)
         log = None if place is None else self.log_of(place)
         if place is None or log is None or not log.live:
             if local is not None:
-                return self._local_view(at, local, place, log)
-            why = self._why_unknown(at, place)
+                return self._local_view(tp, local, place, log)
+            why = self._why_unknown(tp, place)
             raise TieredLogError(
-                f"{at}: no complete remote segment in {self.store.root}{why and f': {why}'}"
+                f"{tp}: no complete remote segment in {self.store.root}{why and f': {why}'}"
             )
         directory = self.store.directory(*place)
         lineage = None
         if local is None or not _has_epochs(local):
             lineage = self._stored_lineage(log, directory)
         where = (self.store, directory)
-        view = TieredView(at, local, log, where, lineage, self._facts.log_dirs)
+        view = TieredView(tp, local, log, where, lineage, self._facts.log_dirs)
         if local is None and view.checkpointed(RootFile.LOG_START_OFFSETS) is None:
-            self._warn_of_start(at.topic)
+            self._warn_of_start(tp.topic)
         return view
 
     def _warn_of_start(self, topic: str) -> None:
@@ -146,7 +146,7 @@ class RemoteTier:
             )
 
     def _local_view(
-        self, at: TopicPartition, local: Path, place: TopicIdPartition | None, log: RemoteLog | None
+        self, tp: TopicPartition, local: Path, place: TopicIdPartition | None, log: RemoteLog | None
     ) -> PartitionView:
         """A log without a remote part. Raises TieredLogError if it may have one."""
         view = PartitionView(local)
@@ -154,15 +154,15 @@ class RemoteTier:
         start = view.checkpointed(RootFile.LOG_START_OFFSETS)
         if first <= (start or 0):
             return view
-        is_tiered = self._facts.is_tiered(at.topic)
+        is_tiered = self._facts.is_tiered(tp.topic)
         if is_tiered is False or (log is not None and log.has_deleted(start or 0, first)):
             return view
-        why = self._why_unknown(at, place)
-        if start is None and not (why and (is_tiered or at in self.stored)):
+        why = self._why_unknown(tp, place)
+        if start is None and not (why and (is_tiered or tp in self.stored)):
             return view
         lost = "before" if start is None else f"{start} to"
         raise TieredLogError(
-            f"{at}: the offsets {lost} {first if start is None else first - 1} of this log are not "
+            f"{tp}: the offsets {lost} {first if start is None else first - 1} of this log are not "
             f"on the disk ({local}), and no remote segment is known to have them: "
             f"{why or f'{METADATA_TOPIC} names none'}. To read the local part only, leave out the "
             "remote store"
@@ -195,18 +195,18 @@ class RemoteTier:
             "directories; give the one that has it"
         )
 
-    def _why_unknown(self, at: TopicPartition, place: TopicIdPartition | None) -> str:
-        places = [place] if place is not None else self.places(at)
+    def _why_unknown(self, tp: TopicPartition, place: TopicIdPartition | None) -> str:
+        places = [place] if place is not None else self.places(tp)
         why = next(filter(None, map(self.unknown_reason, places)), "")
-        if not why and self.logs is None and at not in self.stored:
+        if not why and self.logs is None and tp not in self.stored:
             return f"{self.store.root} has no segment of it; check the bucket and the prefix"
         return why
 
-    def places(self, at: TopicPartition) -> list[TopicIdPartition]:
+    def places(self, tp: TopicPartition) -> list[TopicIdPartition]:
         """What the store has of a partition: one for each incarnation of its topic."""
         return [
             TopicIdPartition(each.topic, each.topic_id, each.partition)
-            for each in self.stored.get(at, ())
+            for each in self.stored.get(tp, ())
         ]
 
     def log_of(self, place: TopicIdPartition) -> RemoteLog | None:
@@ -217,20 +217,20 @@ class RemoteTier:
             return None
         return self._log_of_manifests(self.store.directory(*place))
 
-    def _place(self, at: TopicPartition, local: Path | None) -> TopicIdPartition | None:
+    def _place(self, tp: TopicPartition, local: Path | None) -> TopicIdPartition | None:
         topic_id = None if local is None else read_topic_id(local)
         if topic_id is not None:
-            return TopicIdPartition(at.topic, encode_id(topic_id), at.partition)
-        ids = {each.topic_id for each in self.stored.get(at, ())}
+            return TopicIdPartition(tp.topic, encode_id(topic_id), tp.partition)
+        ids = {each.topic_id for each in self.stored.get(tp, ())}
         if self.logs is not None:
             places = [place for place, log in self.logs.items() if log.live]
             ids &= {each.topic_id for each in places}
         if len(ids) > 1:
             raise TieredLogError(
-                f"{at}: the store has several topics of this name: {', '.join(sorted(ids))}; give "
+                f"{tp}: the store has several topics of this name: {', '.join(sorted(ids))}; give "
                 "a log directory that has the partition, so that its topic id is known"
             )
-        return TopicIdPartition(at.topic, ids.pop(), at.partition) if ids else None
+        return TopicIdPartition(tp.topic, ids.pop(), tp.partition) if ids else None
 
     def _log_of_manifests(self, directory: Path) -> RemoteLog:
         objects = self.store.objects(directory)
@@ -272,7 +272,8 @@ def _has_epochs(local: Path) -> bool:
 
 
 def _records(directories: Iterable[Path]) -> Iterator[RemoteLogRecord]:
-    """Of each partition of the metadata topic once: of several replicas, the longest."""
+    """The records of each partition of the metadata topic. Of several replicas, the longest is
+    read."""
     replicas: dict[int, list[PartitionView]] = defaultdict(list)
     for path in directories:
         view = PartitionView(path)
@@ -292,5 +293,5 @@ def _records(directories: Iterable[Path]) -> Iterator[RemoteLogRecord]:
 def metadata_dirs(live: Mapping[TopicPartition, Sequence[Path]]) -> list[Path]:
     """The directories of the metadata topic."""
     return [
-        path for at, paths in sorted(live.items()) if at.topic == METADATA_TOPIC for path in paths
+        path for tp, paths in sorted(live.items()) if tp.topic == METADATA_TOPIC for path in paths
     ]

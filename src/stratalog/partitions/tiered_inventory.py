@@ -34,8 +34,9 @@ Role: TypeAlias = Literal[
     "local", "remote", "both", "unreachable", "incomplete", "deleted", "orphan", "unknown"
 ]
 """`remote` and `both` are part of the log, `both` also on the disk. `unreachable` is complete, but
-no leader epoch of the log leads there; an `orphan` is in the store and in no metadata. It is
-`unknown` what a segment is if the metadata of its partition, or a part of the log, is missing."""
+no leader epoch of the log leads there; of a `deleted` one the deletion has begun; an `orphan` is in
+the store and in no metadata. It is `unknown` what a segment is if the metadata of its partition, or
+a part of the log, is missing."""
 
 _AFTER_ERROR: Final = "then verify the remote part again"
 """Advice for errors that say what to do."""
@@ -66,7 +67,7 @@ class TierEntry(NamedTuple):
     """Why its role is unknown; of a local segment, why the remote part of its log is."""
 
 
-class _Known(NamedTuple):
+class _KnownLog(NamedTuple):
     """What is known of the log of a partition."""
 
     used: frozenset[str]
@@ -79,74 +80,74 @@ class _Known(NamedTuple):
 def tier_entries(logs: LogDirsView, wanted: Collection[TopicPartition]) -> Iterator[TierEntry]:
     """Segments by partition and offset."""
     assert logs.tier is not None
-    for at in sorted(wanted):
-        found = [*_local_entries(logs, at), *_remote_entries(logs, logs.tier, at)]
+    for tp in sorted(wanted):
+        found = [*_local_entries(logs, tp), *_remote_entries(logs, logs.tier, tp)]
         yield from sorted(found, key=lambda each: (each.base_offset, each.role, each.segment_id))
 
 
-def _opened(logs: LogDirsView, at: TopicPartition) -> tuple[PartitionView | None, str]:
+def _opened(logs: LogDirsView, tp: TopicPartition) -> tuple[PartitionView | None, str]:
     """The log, or as much of it as is on the disk, and why it is not all of it."""
     try:
-        return logs.partition(*at), ""
+        return logs.partition(*tp), ""
     except TieredLogError as error:
         problem = str(error)
     try:
-        return PartitionView(logs.path_of(*at)), problem
+        return PartitionView(logs.path_of(*tp)), problem
     except StratalogError:
         return None, problem
 
 
-def _local_entries(logs: LogDirsView, at: TopicPartition) -> Iterator[TierEntry]:
-    view, problem = _opened(logs, at)
+def _local_entries(logs: LogDirsView, tp: TopicPartition) -> Iterator[TierEntry]:
+    view, problem = _opened(logs, tp)
     segments = () if view is None else view.listing.segments
     for slot, segment in enumerate(segments):
         is_last = slot + 1 == len(segments)
         end = segment.end.next_offset if is_last else segments[slot + 1].base_offset
         place = (segment.base_offset, end - 1, segment.size_bytes)
-        yield TierEntry(at, "", "local", *place, 0, "", (), -1, problem)
+        yield TierEntry(tp, "", "local", *place, 0, "", (), -1, problem)
 
 
-def _known(logs: LogDirsView, at: TopicPartition) -> _Known:
-    view, problem = _opened(logs, at)
+def _known(logs: LogDirsView, tp: TopicPartition) -> _KnownLog:
+    view, problem = _opened(logs, tp)
     if not isinstance(view, TieredView):
-        return _Known(frozenset(), None, problem)
+        return _KnownLog(frozenset(), None, problem)
     served = view.remote.served(view.lineage, view.log_start_offset)
     used = frozenset(each.segment.segment_id for each in served)
-    return _Known(used, view.local_start_offset, problem)
+    return _KnownLog(used, view.local_start_offset, problem)
 
 
-def _remote_entries(logs: LogDirsView, tier: RemoteTier, at: TopicPartition) -> Iterator[TierEntry]:
-    known = _known(logs, at)
-    for place in tier.places(at):
+def _remote_entries(logs: LogDirsView, tier: RemoteTier, tp: TopicPartition) -> Iterator[TierEntry]:
+    known = _known(logs, tp)
+    for place in tier.places(tp):
         log = tier.log_of(place)
         objects = tier.store.objects(tier.store.directory(*place))
         of_place = known._replace(problem=known.problem or tier.unknown_reason(place))
         for name, suffixes in sorted(objects.items()):
             info = None if log is None else log.segments.get(name[21:])
             stored_bytes = sum(suffixes.values())
-            yield _remote_entry(at, place, (name, stored_bytes), info, of_place)
-        yield from _lost_entries(at, place, log, objects)
+            yield _remote_entry(tp, place, (name, stored_bytes), info, of_place)
+        yield from _lost_entries(tp, place, log, objects)
 
 
 def _remote_entry(
-    at: TopicPartition,
+    tp: TopicPartition,
     place: TopicIdPartition,
     stored: tuple[str, int],
     info: RemoteSegmentInfo | None,
-    known: _Known,
+    known: _KnownLog,
 ) -> TierEntry:
     name, stored_bytes = stored
     role = _role(info, known)
     reason = known.problem if role == "unknown" else ""
     if info is not None:
-        return _entry(at, place, info, role, stored_bytes, reason)
+        return _entry(tp, place, info, role, stored_bytes, reason)
     base, segment_id = int(name[:20]), name[21:]
     return TierEntry(
-        at, place.topic_id, role, base, None, 0, stored_bytes, segment_id, (), -1, reason
+        tp, place.topic_id, role, base, None, 0, stored_bytes, segment_id, (), -1, reason
     )
 
 
-def _role(info: RemoteSegmentInfo | None, known: _Known) -> Role:
+def _role(info: RemoteSegmentInfo | None, known: _KnownLog) -> Role:
     if info is None:
         return "unknown" if known.problem else "orphan"
     if info.state != FINISHED:
@@ -160,7 +161,7 @@ def _role(info: RemoteSegmentInfo | None, known: _Known) -> Role:
 
 
 def _entry(
-    at: TopicPartition,
+    tp: TopicPartition,
     place: TopicIdPartition,
     info: RemoteSegmentInfo,
     role: Role,
@@ -168,7 +169,7 @@ def _entry(
     reason: str = "",
 ) -> TierEntry:
     return TierEntry(
-        at,
+        tp,
         place.topic_id,
         role,
         info.start_offset,
@@ -183,12 +184,12 @@ def _entry(
 
 
 def _lost_entries(
-    at: TopicPartition, place: TopicIdPartition, log: RemoteLog | None, objects: Collection[str]
+    tp: TopicPartition, place: TopicIdPartition, log: RemoteLog | None, objects: Collection[str]
 ) -> Iterator[TierEntry]:
     """Segments that the metadata calls complete, and of which the store has nothing."""
     for info in () if log is None else log.live:
         if info.name not in objects:
-            yield _entry(at, place, info, "remote", 0)
+            yield _entry(tp, place, info, "remote", 0)
 
 
 # -- verification
@@ -196,16 +197,16 @@ def _lost_entries(
 
 def verify_tier(logs: LogDirsView, wanted: Collection[TopicPartition]) -> VerifyReport:
     """Read every remote segment of these logs, and look for objects that are missing."""
-    return VerifyReport.sum(_verify_partition(logs, at) for at in sorted(wanted))
+    return VerifyReport.sum(_verify_partition(logs, tp) for tp in sorted(wanted))
 
 
-def _verify_partition(logs: LogDirsView, at: TopicPartition) -> VerifyReport:
+def _verify_partition(logs: LogDirsView, tp: TopicPartition) -> VerifyReport:
     assert logs.tier is not None
     try:
-        view = logs.partition(*at)
+        view = logs.partition(*tp)
     except StratalogError as error:
-        text = str(error).removeprefix(f"{at}: ")
-        finding = _finding(str(logs.tier.store.root), f"{at}: {text}", "remote-unreadable")
+        text = str(error).removeprefix(f"{tp}: ")
+        finding = _finding(str(logs.tier.store.root), f"{tp}: {text}", "remote-unreadable")
         if isinstance(error, TieredLogError):
             finding = finding._replace(advice=_AFTER_ERROR)
         return VerifyReport((finding,), VerifyCounts(partitions=1))
@@ -217,7 +218,7 @@ def _verify_partition(logs: LogDirsView, at: TopicPartition) -> VerifyReport:
                 report = _verify_segment(view, slot, segment)
                 found += report.findings
                 counts = counts.plus(report.counts)
-    for each in _remote_entries(logs, logs.tier, at):
+    for each in _remote_entries(logs, logs.tier, tp):
         if each.role in {"unreachable", "incomplete", "orphan"}:
             found.append(_unused(logs.tier, each))
         elif each.role == "unknown":
@@ -256,7 +257,8 @@ class _RemoteSegmentCheck:
         self.findings.append(_finding(str(self._segment.path), what, code, position))
 
     def report_unread(self, error: TieredLogError) -> None:
-        """Without the right key, or an object is missing."""
+        """Report that the segment cannot be read, because the key is wrong or an object is
+        missing."""
         path, text = str(self._segment.path), str(error)
         finding = _finding(path, text.removeprefix(f"{path}: "), "remote-unreadable")
         is_of_log = finding.what != text
@@ -301,8 +303,8 @@ def _finding(path: str, what: str, code: str, position: int = NO_POSITION) -> Fi
 
 
 def _path_of(tier: RemoteTier, entry: TierEntry) -> str:
-    at = entry.topic_partition
-    directory = tier.store.directory(at.topic, entry.topic_id, at.partition)
+    tp = entry.topic_partition
+    directory = tier.store.directory(tp.topic, entry.topic_id, tp.partition)
     return f"{directory}/{entry.base_offset:020d}-{entry.segment_id}"
 
 

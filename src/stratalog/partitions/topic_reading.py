@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from stratalog.errors import InvalidArgumentError, NoSegmentError, UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
-from stratalog.log.reader import NO_LIMIT, IsolationLevel
-from stratalog.storage.closing import Closing
+from stratalog.log.reader import IsolationLevel, ReadArguments
+from stratalog.storage.closeable import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ TOPIC_COLUMNS: tuple[str, ...] = (
 """What `read_columns` of topics returns by default."""
 
 
-class TopicReader(Closing):
+class TopicReader(Closeable):
     """Partitions by topic, to be read."""
 
     @property
@@ -54,7 +54,7 @@ class TopicReader(Closing):
         """The numbers of each topic's partitions."""
 
     @abstractmethod
-    def _opened(self, at: TopicPartition) -> tuple[LogReader, AbstractContextManager[object]]:
+    def _opened(self, tp: TopicPartition) -> tuple[LogReader, AbstractContextManager[object]]:
         """A partition, and what to leave once it has been read."""
 
     def read_columns(  # noqa: PLR0913  # independent choices, all but one by keyword
@@ -93,27 +93,30 @@ class TopicReader(Closing):
             start, "start", wanted, "earliest"
         )
         ends: dict[TopicPartition, int | None] = _by_partition(end, "end", wanted, None)
-        times = (since, until, timestamp_disorder_ms)
+        arguments = ReadArguments(
+            since=since,
+            until=until,
+            timestamp_disorder_ms=timestamp_disorder_ms,
+            isolation=isolation,
+        )
         sources = []
-        for at in wanted:
+        for tp in wanted:
             with suppress(NoSegmentError):  # a broker is creating the partition
-                offsets = (starts[at], ends[at])
-                sources.append(self._planned(at, offsets, times, isolation, on_skip))
+                arguments_here = arguments._replace(start=starts[tp], end=ends[tp])
+                sources.append(self._planned(tp, arguments_here, on_skip))
         return stream.open(sources)
 
     def _planned(
         self,
-        at: TopicPartition,
-        offsets: tuple[StartOffset, int | None],
-        times: tuple[TimeLike | None, TimeLike | None, int | None],
-        isolation: Isolation,
+        tp: TopicPartition,
+        arguments: ReadArguments,
         on_skip: Callable[[Skipped], None] | None,
     ) -> ColumnSource:
         from stratalog.log.column_stream import ColumnSource  # noqa: PLC0415  # loads kernels
 
-        log, closing = self._opened(at)
+        log, closing = self._opened(tp)
         with closing:  # it opens its files again when it is read
-            plan = log.plan_read(offsets, times, isolation, (NO_LIMIT, NO_LIMIT), on_skip)
+            plan = log.plan_of(arguments, on_skip)
         return ColumnSource(log, plan, closing)
 
     def _wanted(self, topics: str | Collection[str] | None) -> list[TopicPartition]:
@@ -139,13 +142,13 @@ def _by_partition(
         return dict.fromkeys(wanted, given)
     offsets = dict.fromkeys(wanted, default)
     for key, offset in given.items():
-        at = _named(key, name, wanted)
-        if at not in offsets:
+        tp = _named(key, name, wanted)
+        if tp not in offsets:
             read = ", ".join(map(str, wanted[:10])) or "none"
             raise UnknownTopicOrPartitionError(
-                f"{name} has an offset for {at}, which is not among the partitions to read: {read}"
+                f"{name} has an offset for {tp}, which is not among the partitions to read: {read}"
             )
-        offsets[at] = cast("_T", offset)
+        offsets[tp] = cast("_T", offset)
     return offsets
 
 
@@ -153,7 +156,7 @@ def _named(key: object, name: str, wanted: Sequence[TopicPartition]) -> TopicPar
     match key:
         case (str(topic), int(number)):
             return TopicPartition(topic, number)
-        case int(number) if len({at.topic for at in wanted}) == 1:
+        case int(number) if len({tp.topic for tp in wanted}) == 1:
             return TopicPartition(wanted[0].topic, number)
     raise InvalidArgumentError(
         f"{name} has an offset for {key!r}; name a partition as (topic, number), or by its number "

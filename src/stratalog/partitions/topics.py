@@ -123,12 +123,12 @@ def read_topics(
     for name, numbers in numbers_by_topic(live).items():
         paths = (live[TopicPartition(name, number)] for number in numbers)
         places = [found[0] for found in paths if found]  # others are only in a store
-        topic_id, found = _settings_read(settings, name, places)
+        topic_id, found = _read_settings(settings, name, places)
         topics[name] = describe_topic(name, topic_id, numbers, found, 0)
     return topics
 
 
-def _settings_read(
+def _read_settings(
     settings: TopicSettings | StratalogError, name: str, places: Iterable[Path]
 ) -> tuple[uuid.UUID | None, EffectiveConfig]:
     topic_id = None
@@ -270,22 +270,22 @@ def check_new_topic(name: str, existing: Collection[str]) -> None:
                 raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
 
-def partition_count_of(asked: int | None, default: int) -> int:
+def partition_count_of(requested: int | None, default: int) -> int:
     """The number of partitions to create a topic with."""
-    if asked is None or asked == _DEFAULT:
+    if requested is None or requested == _DEFAULT:
         return default
-    if not 0 < asked <= INT32_MAX:
+    if not 0 < requested <= INT32_MAX:
         raise InvalidPartitionsError(
             "Number of partitions was set to an invalid non-positive value."
-            if asked <= 0
-            else f"a topic cannot have {asked} partitions"
+            if requested <= 0
+            else f"a topic cannot have {requested} partitions"
         )
-    return asked
+    return requested
 
 
-def check_replication_factor(asked: int | None, default: int) -> None:
+def check_replication_factor(requested: int | None, default: int) -> None:
     """Raise unless a single broker can have this many replicas."""
-    factor = default if asked is None or asked == _DEFAULT else asked
+    factor = default if requested is None or requested == _DEFAULT else requested
     if factor <= 0:
         raise InvalidReplicationFactorError(
             "Replication factor must be larger than 0, or -1 to use the default value."

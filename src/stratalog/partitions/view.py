@@ -7,15 +7,19 @@ Listing costs one `scandir` per directory; a partition is opened only when it is
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import defaultdict
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import (
     InconsistentLogDirsError,
     InvalidNameError,
+    NoSegmentError,
     NotALogDirError,
+    PartitionGoneError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.directory_metadata import MetaProperties, decode_meta_properties
@@ -24,7 +28,7 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir
 from stratalog.storage.log_file import read_decoded
-from stratalog.storage.remote_path import location
+from stratalog.storage.remote_path import RemotePath, location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,7 +102,7 @@ class LogDirsView(TopicReader):
 
     def __init__(self, paths: Iterable[Path], remote: TieredStore | None = None) -> None:
         """`remote` is the store of tiered topics; with one there need not be a directory."""
-        self.dirs = [LogDirView(path) for path in paths]
+        self.dirs = _listed(tuple(paths))
         store = remote or default_tiered_store()
         if not self.dirs and store is None:
             raise NotALogDirError("no log directory given")
@@ -113,8 +117,8 @@ class LogDirsView(TopicReader):
 
             facts = LocalFacts(self.paths, metadata_dirs(self._live), lambda: self.topics)
             self.tier = RemoteTier(store, facts)
-            for at in self.tier.topic_partitions:
-                self._live.setdefault(at, [])
+            for tp in self.tier.topic_partitions:
+                self._live.setdefault(tp, [])
         self._views: weakref.WeakSet[PartitionView] = weakref.WeakSet()
         self._views_lock = threading.Lock()
 
@@ -163,7 +167,7 @@ class LogDirsView(TopicReader):
         if self.tier is not None:
             view = self.tier.view(TopicPartition(topic, partition), local)
         else:
-            view = PartitionView(self.path_of(topic, partition))
+            view = open_moved_partition(self.path_of(topic, partition), self.paths)
         with self._views_lock:
             self._views.add(view)
         return view
@@ -198,8 +202,8 @@ class LogDirsView(TopicReader):
             raise UnknownTopicOrPartitionError(self._unknown(TopicPartition(topic, 0)))
         return (self.partition(topic, number) for number in numbers)
 
-    def _opened(self, at: TopicPartition) -> tuple[PartitionView, PartitionView]:
-        view = self.partition(*at)
+    def _opened(self, tp: TopicPartition) -> tuple[PartitionView, PartitionView]:
+        view = self.partition(*tp)
         return view, view
 
     def _unknown(self, wanted: TopicPartition) -> str:
@@ -223,6 +227,37 @@ def default_tiered_store() -> TieredStore | None:
     return _default_stores[0] if _default_stores else None
 
 
+LISTINGS_MAX: Final = 8
+MOVE_PAUSE_S: Final = 0.02
+
+
+def _listed(paths: Sequence[Path]) -> list[LogDirView]:
+    """The log directories. They are listed again if a broker seems to be moving a partition from
+    one to another: it is live in none, beside the copy that was to be it, or live in both. The
+    latter lasts while the broker writes checkpoints of the cleaner."""
+    dirs = [LogDirView(path) for path in paths]
+    if _unfinished_copies(dirs):
+        dirs = [LogDirView(path) for path in paths]
+    is_local = not any(isinstance(path, RemotePath) for path in paths)
+    for _ in range(LISTINGS_MAX if is_local else 0):
+        if all(len(places) == 1 for places in live_partitions(dirs).values()):
+            break
+        time.sleep(MOVE_PAUSE_S)
+        dirs = [LogDirView(path) for path in paths]
+    return dirs
+
+
+def _unfinished_copies(dirs: Sequence[LogDirView]) -> set[TopicPartition]:
+    """Partitions that are live in no directory, and of which one has a copy."""
+    copies = {
+        directory.topic_partition
+        for log_dir in dirs
+        for _, directory in log_dir.partitions
+        if directory.state is DirState.FUTURE
+    }
+    return copies - live_partitions(dirs).keys()
+
+
 def live_partitions(dirs: Iterable[LogDirView]) -> dict[TopicPartition, list[Path]]:
     """The directories of each live partition: one, unless the log directories are inconsistent."""
     live: dict[TopicPartition, list[Path]] = defaultdict(list)
@@ -239,6 +274,18 @@ def numbers_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, li
     for topic, partition in sorted(topic_partitions):
         topics.setdefault(topic, []).append(partition)
     return topics
+
+
+def open_moved_partition(path: Path, log_dirs: Iterable[Path]) -> PartitionView:
+    """Open the partition that was at `path`, even if a broker has moved it to another log directory
+    since then."""
+    try:
+        return PartitionView(path)
+    except PartitionGoneError:
+        for log_dir in log_dirs:
+            with suppress(PartitionGoneError, NoSegmentError):
+                return PartitionView(log_dir / path.name)
+        raise
 
 
 def open_dirs(

@@ -92,7 +92,7 @@ class PendingBatch(RecordLists):
         self.payload_bytes = 0
         """The exact size before compression."""
         self.is_part = False
-        """Of a batch that was divided because it was too large."""
+        """Whether it is a half of a batch that was too large."""
         self.outcome: Outcome | None = None
         self.moved: list[tuple[PendingBatch, int]] | None = None
         """Where each record is now, if they were put into other batches."""
@@ -108,7 +108,7 @@ class PendingBatch(RecordLists):
         self.headers = {}
 
     def divide(self) -> tuple[PendingBatch, PendingBatch]:
-        """Both halves, as batches of their own."""
+        """Move each half of the records to a batch of its own."""
         first, second = PendingBatch(self.created_ms), PendingBatch(self.created_ms)
         half, moved = len(self) // 2, []
         for index, record in enumerate(self.records()):
@@ -261,18 +261,18 @@ class BatchBuilder:
         if now_ms >= self.ready_ms and (batch := self._open) is not None:
             is_over = now_ms - batch.created_ms >= self._options.linger_ms
             if is_over or batch.payload_bytes >= self._full_bytes:
-                self.close_all()
+                self.close_open_batch()
 
-    def close_all(self) -> None:
-        """Add no more records to any batch."""
+    def close_open_batch(self) -> None:
+        """Add no more records to the open batch."""
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
             self._update_ready()
 
     def build(self, fields: BatchFields) -> BuiltBatch:
-        """Encode the oldest batch that is closed; there is one. It counts as waiting until
-        `complete` is called. `fields` have the producer's identity and the batch's sequence."""
+        """Encode the oldest closed batch, which must exist. It counts as waiting until `complete`
+        is called. `fields` have the producer's identity and the batch's sequence."""
         while True:
             batch = self._closed[0]
             try:
@@ -376,12 +376,12 @@ def _headers_size(headers: Sequence[Header]) -> int:
 # -- encoding
 
 KERNEL_RECORDS_MIN: Final = 16
-"""In a batch: fewer are encoded faster without the kernel."""
+"""Batches with fewer records are encoded faster without the kernel."""
 LOAD_KERNEL_AFTER_RECORDS: Final = 100_000
 _KERNEL: Final = "stratalog.format.encode_columns"
 
 
-class Kernel:
+class LoadedEncoder:
     """The compiled encoder, once it is loaded."""
 
     module: Any = None
@@ -392,12 +392,12 @@ def _encoded(lists: RecordLists, fields: BatchFields) -> Buffer:
     records = len(lists)
     if records < KERNEL_RECORDS_MIN:
         return encode_lists(lists, fields)
-    if Kernel.module is None:
-        Kernel.records_left -= records
-        if Kernel.records_left >= 0 and _KERNEL not in sys.modules:
+    if LoadedEncoder.module is None:
+        LoadedEncoder.records_left -= records
+        if LoadedEncoder.records_left >= 0 and _KERNEL not in sys.modules:
             return encode_lists(lists, fields)
-        Kernel.module = import_module(_KERNEL)
-    data: Buffer = Kernel.module.encode_lists(lists, fields)
+        LoadedEncoder.module = import_module(_KERNEL)
+    data: Buffer = LoadedEncoder.module.encode_lists(lists, fields)
     return data
 
 
@@ -441,8 +441,8 @@ class Outcome:
 
     @classmethod
     def failed(cls, target: TopicPartition, error: Exception) -> Outcome:
-        """With any error: one that is not a StratalogError becomes an AppendError, as Kafka's
-        unknown server error."""
+        """The outcome of a failed append. An error that is not a StratalogError becomes an
+        AppendError, like Kafka's UNKNOWN_SERVER_ERROR."""
         if isinstance(error, StratalogError):
             return cls(target, None, error)
         failure = AppendError(f"{target}: a batch could not be appended: {error!r}")
@@ -451,7 +451,7 @@ class Outcome:
 
 
 class Delivery:
-    """A record that was given to a producer."""
+    """A record that was passed to a producer."""
 
     __slots__ = ("_batch", "_index", "_queue")
 
@@ -472,7 +472,7 @@ class Delivery:
         """
         batch, index = self._find()
         if batch.outcome is None:
-            self._queue.producer.write(self._queue, all_of_it=True)
+            self._queue.producer.write(self._queue, include_open=True)
             batch, index = self._find()
         outcome = batch.outcome
         if outcome is None:

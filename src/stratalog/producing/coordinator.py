@@ -38,7 +38,7 @@ from stratalog.errors import (
 from stratalog.format.messages.transaction_records import TransactionState, TransactionStatus
 from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
 from stratalog.partitions.saved_state import FIRST_PRODUCER_ID
-from stratalog.producing import transaction_log as steps
+from stratalog.producing import transaction_log as transitions
 from stratalog.producing.transaction_log import ProducerIdentity, TransactionLog
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ class TransactionCoordinator:
         """End the producer's transaction. With `flush`, it survives a crash of the machine."""
         with self._lock:
             state = self._state_for(transactional_id, identity)
-            if steps.is_idle(state):
+            if transitions.is_idle(state):
                 return  # it wrote nothing
-            steps.is_ended(state, identity, commit=commit)
+            transitions.check_end(state, identity, commit=commit)
             if state.status is TransactionStatus.ONGOING:
                 state = self._decide(transactional_id, state, commit=commit, flush=flush)
             self._finish(transactional_id, state, flush=flush)
@@ -143,7 +143,7 @@ class TransactionCoordinator:
             state = self._states.find(transactional_id)
             if state is not None:
                 if expected is not None:
-                    steps.is_repeated_start(state, expected)
+                    transitions.check_repeated_start(state, expected)
                 if self._end_if_open(transactional_id, by_itself=expected is not None):
                     raise ConcurrentTransactionsError(
                         f"the last transaction of {transactional_id!r} was still open"
@@ -165,10 +165,10 @@ class TransactionCoordinator:
         with self._lock:
             state = self._state_for(transactional_id, identity)
             self._check_not_ending(transactional_id, state)
-            added = set(partitions).difference(steps.partitions_of(state))
+            added = set(partitions).difference(transitions.partitions_of(state))
             if added:
                 now_ms = self._context.now_ms()
-                after = steps.with_partitions(state, sorted(added), now_ms, client_version)
+                after = transitions.with_partitions(state, sorted(added), now_ms, client_version)
                 self._states.write(transactional_id, after)
 
     def verify_partitions(
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         with self._lock:
             state = self._state_for(transactional_id, identity)
             self._check_not_ending(transactional_id, state)
-            known = set(steps.partitions_of(state))
+            known = set(transitions.partitions_of(state))
             return {each: each in known for each in partitions}
 
     def end_transaction(
@@ -201,9 +201,9 @@ class TransactionCoordinator:
         """
         with self._lock:
             state = self._find(transactional_id)
-            if steps.is_ended(state, identity, commit=commit, client_version=client_version):
-                return steps.identity_of(state)
-            if not steps.is_prepared(state):
+            if transitions.check_end(state, identity, commit=commit, client_version=client_version):
+                return transitions.identity_of(state)
+            if not transitions.is_prepared(state):
                 state = self._decide(
                     transactional_id, state, commit=commit, client_version=client_version
                 )
@@ -211,7 +211,7 @@ class TransactionCoordinator:
                 self._finish(transactional_id, state)
             except StratalogError as error:
                 _log.warning("writing a marker failed, and will be retried: %s", error)
-            return steps.identity_of(steps.completed(state, 0))
+            return transitions.identity_of(transitions.completed(state, 0))
 
     def states(self) -> list[tuple[str, TransactionState]]:
         """All transactional ids and their states."""
@@ -248,15 +248,15 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         state, now_ms = self._states.find(transactional_id), self._context.now_ms()
         if state is None:
-            after = steps.started(ProducerIdentity(self._ids.take(), 0), timeout_ms, now_ms)
+            after = transitions.started(ProducerIdentity(self._ids.take(), 0), timeout_ms, now_ms)
         else:
             is_known = self._was_clean or transactional_id in self._known
-            is_usable = is_known and steps.has_epochs_left(state)
+            is_usable = is_known and transitions.has_epochs_left(state)
             new_id = None if is_usable else self._ids.take()
-            after = steps.restarted(state, expected, timeout_ms, now_ms, new_id)
+            after = transitions.restarted(state, expected, timeout_ms, now_ms, new_id)
         self._states.write(transactional_id, after)
         self._known.add(transactional_id)
-        return steps.identity_of(after)
+        return transitions.identity_of(after)
 
     def _find(self, transactional_id: str) -> TransactionState:
         state = self._states.find(transactional_id)
@@ -268,11 +268,11 @@ class TransactionCoordinator:
 
     def _state_for(self, transactional_id: str, identity: ProducerIdentity) -> TransactionState:
         state = self._find(transactional_id)
-        steps.check_identity(state, identity)
+        transitions.check_identity(state, identity)
         return state
 
     def _check_not_ending(self, transactional_id: str, state: TransactionState) -> None:
-        if steps.is_prepared(state):
+        if transitions.is_prepared(state):
             raise ConcurrentTransactionsError(
                 f"the last transaction of {transactional_id!r} is still ending"
             )
@@ -288,11 +288,11 @@ class TransactionCoordinator:
                     state.producer_id,
                     state.producer_epoch,
                     state.start_timestamp,
-                    tuple(steps.partitions_of(state)),
-                    steps.is_prepared(state),
+                    tuple(transitions.partitions_of(state)),
+                    transitions.is_prepared(state),
                 )
                 for transactional_id, state in self._states.all()
-                if not steps.is_idle(state)
+                if not transitions.is_idle(state)
             ]
 
     def abort(self, transactional_id: str) -> bool:
@@ -326,11 +326,11 @@ class TransactionCoordinator:
         their partitions."""
         writing = set()
         for transactional_id, state in list(self._states.all()):
-            if steps.is_prepared(state) and self._is_reachable(state):
+            if transitions.is_prepared(state) and self._is_reachable(state):
                 self._finish(transactional_id, state)
-            elif not steps.is_idle(state):
-                identity = steps.identity_of(state)
-                writing |= {(identity, tp) for tp in steps.partitions_of(state)}
+            elif not transitions.is_idle(state):
+                identity = transitions.identity_of(state)
+                writing |= {(identity, tp) for tp in transitions.partitions_of(state)}
         return writing
 
     def _abort_all_but(self, known: Set[tuple[ProducerIdentity, TopicPartition]]) -> None:
@@ -350,7 +350,9 @@ class TransactionCoordinator:
             for transactional_id, state in self._states.all():
                 is_ongoing = state.status is TransactionStatus.ONGOING
                 has_timed_out = is_ongoing and now_ms - state.start_timestamp > state.timeout_ms
-                if not (has_timed_out or steps.is_prepared(state)) or not self._is_ours(state):
+                if not (
+                    has_timed_out or transitions.is_prepared(state)
+                ) or not self._is_managed_here(state):
                     continue
                 if not self._is_reachable(state):
                     continue
@@ -372,12 +374,12 @@ class TransactionCoordinator:
         with self._lock:
             oldest_ms = self._context.now_ms() - self._context.config.transactional_id_expiration_ms
             for transactional_id, state in self._states.all():
-                is_expired = steps.is_idle(state) and state.last_update_timestamp <= oldest_ms
-                if is_expired and self._is_ours(state):
+                is_expired = transitions.is_idle(state) and state.last_update_timestamp <= oldest_ms
+                if is_expired and self._is_managed_here(state):
                     self._states.write(transactional_id, None)
 
-    def _is_ours(self, state: TransactionState) -> bool:
-        """Whether it may be ended or expired without being asked for."""
+    def _is_managed_here(self, state: TransactionState) -> bool:
+        """Whether this coordinator may end or expire it without a request."""
         is_of_cluster = any(root.meta is not None for root in self._catalog.roots)
         return not is_of_cluster or state.producer_id >= FIRST_PRODUCER_ID
 
@@ -385,26 +387,26 @@ class TransactionCoordinator:
         """Whether all its partitions are here or deleted, and none is in a missing directory."""
         if not self._catalog.missing_dirs:
             return True
-        return all(self._catalog.find(tp) is not None for tp in steps.partitions_of(state))
+        return all(self._catalog.find(tp) is not None for tp in transitions.partitions_of(state))
 
     def close(self) -> None:
         """Abort the open transactions of producers of this process."""
         with self._lock:
             for transactional_id, identity in self._started_here.items():
                 state = self._states.find(transactional_id)
-                if state is not None and steps.identity_of(state) == identity:
+                if state is not None and transitions.identity_of(state) == identity:
                     self._end_if_open(transactional_id)
 
     # -- ending
 
     def _end_if_open(self, transactional_id: str, *, by_itself: bool = False) -> bool:
         state = self._states.find(transactional_id)
-        if state is None or steps.is_idle(state):
+        if state is None or transitions.is_idle(state):
             return False
         if not self._is_reachable(state):
             self._catalog.check_complete(f"end the transaction of {transactional_id!r}")
-        if not steps.is_prepared(state):
-            fenced = steps.fenced(state, by_itself=by_itself)
+        if not transitions.is_prepared(state):
+            fenced = transitions.fenced(state, by_itself=by_itself)
             state = self._decide(transactional_id, fenced, commit=False)
         self._finish(transactional_id, state)
         return True
@@ -422,13 +424,13 @@ class TransactionCoordinator:
             for slot in self._slots_of(state):
                 slot.log().flush()
         has_own_epoch = client_version >= EPOCH_PER_TRANSACTION
-        decided = steps.prepared(
+        decided = transitions.prepared(
             state,
             commit=commit,
             now_ms=self._context.now_ms(),
             client_version=client_version,
             next_producer_id=(
-                self._ids.take() if has_own_epoch and not steps.has_epochs_left(state) else -1
+                self._ids.take() if has_own_epoch and not transitions.has_epochs_left(state) else -1
             ),
         )
         self._states.write(transactional_id, decided)
@@ -450,15 +452,13 @@ class TransactionCoordinator:
         if failure is not None:
             raise failure
         now_ms = self._context.now_ms()
-        self._states.write(transactional_id, steps.completed(state, now_ms))
+        self._states.write(transactional_id, transitions.completed(state, now_ms))
 
     def _write_marker(
         self, slot: PartitionSlot, state: TransactionState, coordinator_epoch: int, *, flush: bool
     ) -> None:
-        identity, commit = (
-            steps.identity_of(state),
-            state.status is TransactionStatus.PREPARE_COMMIT,
-        )
+        identity = transitions.identity_of(state)
+        commit = state.status is TransactionStatus.PREPARE_COMMIT
         try:
             self._append_marker(slot, identity, commit=commit, coordinator_epoch=coordinator_epoch)
         except InvalidProducerEpochError:
@@ -493,7 +493,7 @@ class TransactionCoordinator:
 
     def _slots_of(self, state: TransactionState) -> list[PartitionSlot]:
         """Partitions of the transaction; deleted ones need no marker."""
-        found = (self._catalog.find(tp) for tp in steps.partitions_of(state))
+        found = (self._catalog.find(tp) for tp in transitions.partitions_of(state))
         return [slot for slot in found if slot is not None]
 
 

@@ -34,13 +34,13 @@ from stratalog.producing.batches import (
     BuilderOptions,
     BuiltBatch,
     Delivery,
-    Kernel,
+    LoadedEncoder,
     Outcome,
     PartitionQueue,
     check_timestamp,
 )
 from stratalog.producing.partitioner import StickyPartitioner
-from stratalog.storage.closing import Closing
+from stratalog.storage.closeable import Closeable
 from stratalog.storage.locks import ProcessOwned
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ Headers: TypeAlias = "Mapping[str, bytes | None] | Iterable[tuple[str, bytes | N
 
 
 class RecordFields(TypedDict, total=False):
-    """What a record may have besides its topic and value: the keywords of `Producer.append`."""
+    """The fields of a record besides its topic and value: the keywords of `Producer.append`."""
 
     key: bytes | None
     headers: Headers
@@ -177,7 +177,7 @@ class ProducerParts(NamedTuple):
     schedule: Schedule
 
 
-class Producer(ProcessOwned, Closing):
+class Producer(ProcessOwned, Closeable):
     """Appends records to topics. Thread-safe. Use it as a context manager, or `close` it."""
 
     def __init__(
@@ -265,7 +265,7 @@ class Producer(ProcessOwned, Closing):
             raise ValueError("the producer is closed")
 
     def _update_topic(self, topic: str) -> _TopicQueues:
-        """The topic is new here, or has changed."""
+        """Called when the topic is used for the first time, or has changed."""
         info = self.topic_info(topic)
         queues = self._topics.get(topic)
         if queues is None:
@@ -318,21 +318,21 @@ class Producer(ProcessOwned, Closing):
         row that the topic does not accept. Portions before it are in the log then; use a
         transaction to append all rows or none.
         """
-        from stratalog.producing.columns import ColumnWriter  # noqa: PLC0415 - loads kernels
+        from stratalog.producing.arrow_rows import ColumnWriter  # noqa: PLC0415 - loads kernels
 
         self.check_process()
         return ColumnWriter(self, topic).write(data)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """For `ColumnWriter`: nothing else is appended to this producer meanwhile."""
+        """Lock the producer for `ColumnWriter`: other appends wait."""
         with self._lock:
             self._check_open()
             self._renew_after_failure()
             yield
 
     def topic_info(self, topic: str) -> TopicInfo:
-        """A topic that records may be appended to; created if it is missing and may be."""
+        """A topic to append to; created if it is missing and `auto.create.topics.enable` is set."""
         info = self._catalog.ensure(topic)
         if info.is_internal:
             raise InvalidTopicError(f"cannot append to the internal topic {topic}")
@@ -346,11 +346,11 @@ class Producer(ProcessOwned, Closing):
         for target in targets:
             queue = self._queues.get(target)
             if queue is not None:
-                self.write(queue, all_of_it=True)
+                self.write(queue, include_open=True)
         self._renew_after_failure()
 
     def batch_fields(self, target: TopicPartition, rules: AppendRules) -> BatchFields:
-        """Of the next batch in a partition, with the topic's codec if it has one."""
+        """The fields of the next batch in a partition, with the topic's codec if it has one."""
         fields = self._fields
         if rules.codec is not None:
             fields = fields._replace(codec=rules.codec, level=rules.level)
@@ -380,7 +380,7 @@ class Producer(ProcessOwned, Closing):
         self.check_process()
         with self._lock:
             for queue in self._queues.values():
-                self.write(queue, all_of_it=True)
+                self.write(queue, include_open=True)
             failed, self._failed = self._failed, []
         for outcome in failed:
             if not outcome.is_reported and outcome.failure is not None:
@@ -406,17 +406,19 @@ class Producer(ProcessOwned, Closing):
             self._topics.clear()
             self._failed.clear()
 
-    def write(self, queue: PartitionQueue, *, all_of_it: bool) -> None:
-        """Write the batches that are ready, or all. Deliveries and `flush` report failures."""
+    def write(self, queue: PartitionQueue, *, include_open: bool) -> None:
+        """Write the batches that are ready; with `include_open`, all batches. Deliveries and
+        `flush` report failures."""
         self.check_process()
         with self._lock:
-            if all_of_it:
-                queue.builder.close_all()
+            if include_open:
+                queue.builder.close_open_batch()
             else:
                 queue.builder.close_ready(self._now_ms())
             self._write_closed(queue)
 
     def _write_closed(self, queue: PartitionQueue) -> None:
+        """Encode the closed batches of a queue, and append them to its log, oldest first."""
         builder, target = queue.builder, queue.target
         while builder.has_closed:
             try:
@@ -429,17 +431,18 @@ class Producer(ProcessOwned, Closing):
                 outcome = self._outcome_of(target, batch)
             finally:
                 self._complete(queue, batch, outcome)
-            if Kernel.module is not None and self._partition_for_key is partition_for_key:
+            if LoadedEncoder.module is not None and self._partition_for_key is partition_for_key:
                 self._use_compiled_partitioner()
 
     def _use_compiled_partitioner(self) -> None:
-        """Kernels are loaded, so there are many records."""
+        """Kernels are loaded now, so hash keys with them."""
         from stratalog.format.hashing import partition_key  # noqa: PLC0415 - loads kernels
 
         self._partition_for_key = partition_key
 
     def _next_fields(self, target: TopicPartition) -> BatchFields:
-        """Of the next batch in a partition. After a failure, it has a new identity."""
+        """The fields of the next batch in a partition. After a failure, they have a new
+        identity."""
         if self._sequences is None:
             return self._fields
         self._sequences.renew_after_failure()
@@ -459,7 +462,7 @@ class Producer(ProcessOwned, Closing):
             outcome = Outcome(queue.target, None, interrupted)
         queue.builder.complete(batch, outcome)
         if outcome.failure is not None:
-            # Those that a delivery has raised since would hold their tracebacks until a flush.
+            # Failures that a delivery has raised would keep their tracebacks until a flush.
             self._failed = [failed for failed in self._failed if not failed.is_reported]
             self._failed.append(outcome)
             if self._sequences is not None:
@@ -486,13 +489,13 @@ class Producer(ProcessOwned, Closing):
 
     def _write_lingering(self) -> None:
         wait_ms = self._wait_ms()
-        if wait_ms is not None and wait_ms > 0:  # whoever appends has written what was ready
+        if wait_ms is not None and wait_ms > 0:  # the thread that appends writes ready batches
             self._set_timer(wait_ms)
             return
         with self._lock:
             self._is_timer_set = False
             for queue in self._queues.values():
-                self.write(queue, all_of_it=False)
+                self.write(queue, include_open=False)
             wait_ms = self._wait_ms()
             is_final = self._sequences is not None and self._sequences.is_final
             if wait_ms is not None and not is_final:

@@ -123,7 +123,7 @@ def restarted(
     With `expected`, it is the same client that asks for another epoch: if it repeats its last
     request, because the response was lost, it gets the same response.
     """
-    if expected is not None and is_repeated_start(state, expected):
+    if expected is not None and check_repeated_start(state, expected):
         identity, last_epoch = identity_of(state), state.last_producer_epoch
     else:
         last_epoch = NO_EPOCH if expected is None else state.producer_epoch
@@ -138,9 +138,10 @@ def restarted(
     )
 
 
-def is_repeated_start(state: TransactionState, expected: ProducerIdentity) -> bool:
-    """Whether a producer that says it has `expected` got its present identity by this request
-    before. Raises ProducerFencedError if it has another identity than it says."""
+def check_repeated_start(state: TransactionState, expected: ProducerIdentity) -> bool:
+    """Check a producer that says it has the identity `expected`. True if it got its present one by
+    an earlier copy of this request. Raises ProducerFencedError if it has another identity than it
+    says."""
     if expected == identity_of(state):
         return False
     is_known = expected.producer_id in {state.producer_id, state.previous_producer_id}
@@ -193,11 +194,11 @@ def fenced(state: TransactionState, *, by_itself: bool = False) -> TransactionSt
     )
 
 
-def is_ended(
+def check_end(
     state: TransactionState, identity: ProducerIdentity, *, commit: bool, client_version: int = 0
 ) -> bool:
-    """Whether a request to end the transaction repeats one that was carried out. False: it is to
-    be carried out now.
+    """Check a request to end the transaction. True if it repeats one that was carried out, False if
+    it is to be carried out now.
 
     Clients of version 2 get a new epoch with each end, so one that repeats a request has the epoch
     before. They may also abort a transaction that wrote nothing. Raises InvalidTxnStateError,
@@ -262,7 +263,7 @@ def prepared(
 
 
 def completed(state: TransactionState, now_ms: int) -> TransactionState:
-    """All markers are written."""
+    """The state after all markers are written."""
     is_commit = state.status is TransactionStatus.PREPARE_COMMIT
     ended = state._replace(status=_COMPLETE[is_commit], partitions=(), last_update_timestamp=now_ms)
     if state.next_producer_id == _NO_ID:
@@ -377,7 +378,8 @@ class TransactionLog:
 
 
 def _encode(state: TransactionState) -> bytes:
-    """In version 0, which every Kafka reads, unless the state has what only version 1 can say."""
+    """Encode a state in version 0, which every Kafka reads, unless it has values that need version
+    1."""
     newer = (state.previous_producer_id, state.next_producer_id, state.client_transaction_version)
     return encode_transaction_state(state, version=0 if newer == (_NO_ID, _NO_ID, 0) else 1)
 

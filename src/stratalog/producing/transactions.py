@@ -41,7 +41,7 @@ class _TransactionRecords(Producer):
 
 
 class TransactionalProducer:
-    """The only producer of a transactional id, for one transaction after the other."""
+    """The only producer of a transactional id. Runs one transaction after the other."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class TransactionalProducer:
         self.sequences = SequenceNumbers(self._new_identity, is_transactional=True)
 
     def _new_identity(self) -> ProducerIdentity:
-        """The first time for any predecessor; later only if nobody else has taken over the id."""
+        """The first call fences any predecessor. Later calls raise if another producer has taken
+        over the id."""
         expected = self._identity
         self._identity = self._coordinator.init_producer(
             self.transactional_id, self._timeout_ms, expected=expected

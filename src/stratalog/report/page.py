@@ -11,7 +11,7 @@ from stratalog.report.sections import sections_of
 from stratalog.report.tables import short_time
 
 if TYPE_CHECKING:
-    from stratalog.bulk.report import ReportFacts
+    from stratalog.bulk.report_data import ReportFacts
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """The browser refuses any request, should a page ever ask for one."""

@@ -42,10 +42,11 @@ from stratalog.tuning.headers import sum_of_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from stratalog.bulk.report import ReportedPartition, ReportedTopic, ReportFacts
+    from stratalog.bulk.report_data import ReportedPartition, ReportedTopic, ReportFacts
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.tuning.advice import Recommendation
     from stratalog.tuning.headers import HeaderFacts
+    from stratalog.tuning.simulation import SimulatedTopic
 
 TOP: Final = 12
 """Rows of a chart; tables have all."""
@@ -164,7 +165,7 @@ def _growth(facts: ReportFacts) -> str:
         times = [start + (end - start) * n / AREA_POINTS for n in range(AREA_POINTS + 1)]
         stacked = [(label, _sizes_by(hours, times)) for label, hours in layers]
         drawn = areas(times, stacked, x_text=axis_time, y_text=lambda y: human_size(round(y)))
-    note = "Size by the timestamps of records, stacked by topic; deleted records are not counted."
+    note = "Size by timestamp, stacked by topic; deleted records are not counted."
     return chart("Growth", drawn, legend=[label for label, _ in layers], note=note)
 
 
@@ -339,33 +340,10 @@ def indexes(facts: ReportFacts) -> str:
     """How dense they are, and what a lookup scans."""
     rows, scans = [], []
     for topic in facts.topics:
-        if topic.simulated is None:
-            continue
-        entries = sum(each.indexes.offset_entries for each in topic.partitions)
-        of_time = sum(each.indexes.time_entries for each in topic.partitions)
-        scanned, error = topic.simulated.scanned, topic.simulated.time_error
-        scans.append(
-            Bar(
-                topic.topic,
-                scanned.p99,
-                human_size(scanned.p99),
-                scanned.mean,
-            )
-        )
-        rows.append(
-            [
-                words(topic.topic),
-                number(topic.settings.config.index_interval_bytes),
-                number(entries),
-                number(of_time),
-                size(topic.size_bytes / entries) if entries else _NONE,
-                size(scanned.mean),
-                size(scanned.p99),
-                duration(error.mean),
-                duration(error.p99),
-                number(sum(each.indexes.rebuilt for each in topic.partitions)),
-            ]
-        )
+        if topic.simulated is not None:
+            scanned = topic.simulated.scanned
+            scans.append(Bar(topic.topic, scanned.p99, human_size(scanned.p99), scanned.mean))
+            rows.append(_index_row(topic, topic.simulated))
     titles = (
         "Topic|#Interval|#Offset entries|#Time entries|#Bytes per entry|#Scan mean|#Scan p99|"
         "#Time error|#Error p99|#Unusable files"
@@ -380,10 +358,25 @@ def indexes(facts: ReportFacts) -> str:
         for cell in rows[:TOP]
         if cell[4] is not _NONE
     ]
-    other = chart(
-        "Log per index entry", bars(density), note=("A lower value means a denser index.")
-    )
-    return f'<div class="charts">{drawn}{other}</div>' + table("Indexes", titles.split("|"), rows)
+    drawn += chart("Log per index entry", bars(density), note="A lower value means a denser index.")
+    return f'<div class="charts">{drawn}</div>' + table("Indexes", titles.split("|"), rows)
+
+
+def _index_row(topic: ReportedTopic, simulated: SimulatedTopic) -> list[Cell]:
+    entries = sum(each.indexes.offset_entries for each in topic.partitions)
+    scanned, error = simulated.scanned, simulated.time_error
+    return [
+        words(topic.topic),
+        number(topic.settings.config.index_interval_bytes),
+        number(entries),
+        number(sum(each.indexes.time_entries for each in topic.partitions)),
+        size(topic.size_bytes / entries) if entries else _NONE,
+        size(scanned.mean),
+        size(scanned.p99),
+        duration(error.mean),
+        duration(error.p99),
+        number(sum(each.indexes.rebuilt for each in topic.partitions)),
+    ]
 
 
 # -- compression and sizes
@@ -567,27 +560,18 @@ def keys(facts: ReportFacts) -> str:
 
 def compaction(facts: ReportFacts) -> str:
     """How dirty logs are, what compaction would save, and what retention would delete."""
-    saves, rows = [], []
-    for topic in facts.topics:
-        for each in topic.partitions:
-            if each.stats is not None and each.stats.keys.keys:
-                saves.append((each, each.stats.compaction_saves_bytes))
-        for each in topic.partitions:
-            if each.dirty_ratio is None and not each.deletable_bytes:
-                continue
-            saved = None if each.stats is None else each.stats.compaction_saves_bytes
-            rows.append(
-                [
-                    words(str(each.topic_partition)),
-                    size(each.size_bytes),
-                    share(each.dirty_ratio),
-                    size(each.cleanable_bytes),
-                    _NONE if saved is None else size(saved),
-                    size(each.deletable_bytes),
-                    words(each.compaction_text or "not compacted"),
-                ]
-            )
+    partitions = [each for topic in facts.topics for each in topic.partitions]
+    saves = [
+        (each, each.stats.compaction_saves_bytes)
+        for each in partitions
+        if each.stats is not None and each.stats.keys.keys
+    ]
     saves.sort(key=lambda pair: -pair[1])
+    rows = [
+        _compaction_row(each)
+        for each in partitions
+        if each.dirty_ratio is not None or each.deletable_bytes
+    ]
     drawn = bars(
         [
             Bar(
@@ -610,6 +594,18 @@ def compaction(facts: ReportFacts) -> str:
     )
     figure = chart("What compaction would save", body, note=note)
     return f'<div class="charts wide">{figure}</div>{listed}'
+
+
+def _compaction_row(each: ReportedPartition) -> list[Cell]:
+    return [
+        words(str(each.topic_partition)),
+        size(each.size_bytes),
+        share(each.dirty_ratio),
+        size(each.cleanable_bytes),
+        _NONE if each.stats is None else size(each.stats.compaction_saves_bytes),
+        size(each.deletable_bytes),
+        words(each.compaction_text or "not compacted"),
+    ]
 
 
 # -- producers and transactions
@@ -667,8 +663,8 @@ def findings(facts: ReportFacts) -> str:
     if not found:
         checked = facts.verified.counts
         return (
-            f'<p class="fine">No findings: {checked.batches:,} batches with all records and '
-            f"CRCs, {checked.index_entries:,} index entries, {checked.files:,} files.</p>"
+            f'<p class="fine">No findings. Verified: {checked.batches:,} batches with all records '
+            f"and CRCs, {checked.index_entries:,} index entries, {checked.files:,} files.</p>"
         )
     grave = [each for each in found if each.severity is not Severity.NOTE]
     notes = found[len(grave) :]

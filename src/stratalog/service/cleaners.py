@@ -78,7 +78,7 @@ class PartitionCleaning(NamedTuple):
     status: CleaningStatus
     passes: int
     """Completed since the directory was opened."""
-    last_selection: CleaningPlan | None
+    last_plan: CleaningPlan | None
     """The last plan that was made for it."""
     last_pass_ms: int | None
     """When the last pass ended."""
@@ -93,11 +93,12 @@ class CleaningTask:
     slot: PartitionSlot
     is_busy: bool = False
     truncation_epoch: int = 0
-    """The slot's when the task was locked: the log may have been truncated since."""
+    """The truncation epoch of the slot when the task was locked. The log may have been truncated
+    since."""
     pauses: int = 0
     is_failed: bool = False
     passes: int = 0
-    last_selection: CleaningPlan | None = None
+    last_plan: CleaningPlan | None = None
     last_pass_ms: int | None = None
     error: Exception | None = None
     stop_requested: threading.Event = field(default_factory=threading.Event)
@@ -137,7 +138,7 @@ class CleanerLocks:
                     topic_partition,
                     task.status,
                     task.passes,
-                    task.last_selection,
+                    task.last_plan,
                     task.last_pass_ms,
                     task.error,
                 )
@@ -169,9 +170,9 @@ class CleanerLocks:
                     task.is_busy = False
                     self._released.notify_all()
 
-    def record_selection(self, task: CleaningTask, selection: CleaningPlan) -> None:
+    def record_plan(self, task: CleaningTask, plan: CleaningPlan) -> None:
         with self._released:
-            task.last_selection = selection
+            task.last_plan = plan
 
     def record_pass(self, task: CleaningTask, ended_ms: int) -> None:
         with self._released:
@@ -246,7 +247,7 @@ class PassReport(NamedTuple):
     """One cleaning pass: completed or failed."""
 
     topic_partition: TopicPartition
-    selection: CleaningPlan
+    plan: CleaningPlan
     result: CleaningResult | None
     error: Exception | None
 
@@ -263,7 +264,7 @@ class CleanerManager:
         self._now_ms = context.now_ms
         self._locks = CleanerLocks(catalog.has)
 
-    def selection(self, log: PartitionLog) -> CleaningPlan:
+    def plan(self, log: PartitionLog) -> CleaningPlan:
         """What a pass over this log would do now. Changes nothing."""
         slot = self._catalog.slot(log.topic_partition)
         checkpoint = slot.root.cleaner_offsets().get(log.topic_partition)
@@ -281,9 +282,9 @@ class CleanerManager:
             with self._locks.locked(slot) as task:
                 if task is None:
                     continue
-                selection = self._plan(slot, task)  # another thread may just have cleaned it
-                if selection is not None and selection.is_selected:
-                    return self._clean(slot, task, selection, cleaner, on_progress)
+                plan = self._plan_slot(slot, task)  # another thread may just have cleaned it
+                if plan is not None and plan.is_selected:
+                    return self._clean(slot, task, plan, cleaner, on_progress)
         return None
 
     def clean(
@@ -306,9 +307,9 @@ class CleanerManager:
         with self._locks.locked(slot) as task:
             if task is None or slot.has_pending_commit:
                 return None
-            selection = self.selection(slot.log())
-            if selection.is_selected or (is_forced and selection.cleanable_bytes):
-                return self._clean(slot, task, selection, cleaner, on_progress)
+            plan = self.plan(slot.log())
+            if plan.is_selected or (is_forced and plan.cleanable_bytes):
+                return self._clean(slot, task, plan, cleaner, on_progress)
             return None
 
     def delete_old(self) -> int:
@@ -363,20 +364,20 @@ class CleanerManager:
             task = self._locks.unlocked_task(slot)
             if task is None or slot.has_pending_commit:
                 continue
-            selection = self._plan(slot, task)
-            if selection is not None and selection.is_selected:
-                eligible.append((selection.ratio, slot))
+            plan = self._plan_slot(slot, task)
+            if plan is not None and plan.is_selected:
+                eligible.append((plan.ratio, slot))
         eligible.sort(key=lambda pair: pair[0], reverse=True)
         return [slot for _, slot in eligible]
 
-    def _plan(self, slot: PartitionSlot, task: CleaningTask) -> CleaningPlan | None:
+    def _plan_slot(self, slot: PartitionSlot, task: CleaningTask) -> CleaningPlan | None:
         """Plan a pass, and reset a checkpoint that is outside the log. None if that failed."""
         try:
             log = slot.log()
-            selection = self.selection(log)
-            if selection.checkpoint_reset is not None:
-                self._log_reset(selection, log.config)
-                slot.root.set_cleaner_offset(slot, selection.first_dirty_offset)
+            plan = self.plan(log)
+            if plan.checkpoint_reset is not None:
+                self._log_reset(plan, log.config)
+                slot.root.set_cleaner_offset(slot, plan.first_dirty_offset)
         except Exception as error:
             if self._catalog.has(slot):
                 _log.exception(
@@ -385,27 +386,28 @@ class CleanerManager:
                 is_failed = not isinstance(error, LogOfflineError)
                 self._locks.record_error(task, error, is_failed=is_failed)
             return None
-        self._locks.record_selection(task, selection)
-        return selection
+        self._locks.record_plan(task, plan)
+        return plan
 
-    def _log_reset(self, selection: CleaningPlan, config: LogConfig) -> None:
-        """Where retention applies, a log start after the checkpoint is normal."""
+    def _log_reset(self, plan: CleaningPlan, config: LogConfig) -> None:
+        """Log the reset of a checkpoint. If retention applies, a log start after the checkpoint is
+        normal."""
         level = logging.WARNING
         if CleanupPolicy.DELETE in config.cleanup_policy:
             level = logging.DEBUG
         _log.log(
             level,
             "%s: the cleaner checkpoint is %s; cleaning starts at offset %d again",
-            selection.topic_partition,
-            selection.checkpoint_reset,
-            selection.first_dirty_offset,
+            plan.topic_partition,
+            plan.checkpoint_reset,
+            plan.first_dirty_offset,
         )
 
     def _clean(
         self,
         slot: PartitionSlot,
         task: CleaningTask,
-        selection: CleaningPlan,
+        plan: CleaningPlan,
         cleaner: LogCleaner,
         on_progress: Callable[[int], None],
     ) -> PassReport | None:
@@ -418,7 +420,7 @@ class CleanerManager:
 
         try:
             control = PassControl(on_progress, may_continue)
-            result = cleaner.clean(slot.log(), selection, control)
+            result = cleaner.clean(slot.log(), plan, control)
             slot.root.set_cleaner_offset(slot, result.end_offset, truncation_epoch=truncation_epoch)
         except CleaningAbortedError as error:
             _log.info("%s: %s", topic_partition, error)
@@ -432,9 +434,9 @@ class CleanerManager:
                 topic_partition,
             )
             self._locks.record_error(task, error, is_failed=True)
-            return PassReport(topic_partition, selection, None, error)
+            return PassReport(topic_partition, plan, None, error)
         self._locks.record_pass(task, self._now_ms())
-        return PassReport(topic_partition, selection, result, None)
+        return PassReport(topic_partition, plan, result, None)
 
 
 class CleaningWorker:
@@ -491,11 +493,11 @@ class _CleanerOnDemand:
         self._loaded: Cleaner | None = None
 
     def clean(
-        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
+        self, log: PartitionLog, plan: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         if self._loaded is None:
             self._loaded = self._load()
-        return self._loaded.clean(log, selection, control)
+        return self._loaded.clean(log, plan, control)
 
     def _load(self) -> Cleaner:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415 loads kernels

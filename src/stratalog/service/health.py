@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from stratalog.errors import StorageError
 from stratalog.format.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -72,8 +73,12 @@ class Health:
             self.record_success(task, subject)
 
     def record(self, task: str, subject: Subject, error: BaseException) -> None:
-        """Log an error, and keep it as the last failure."""
-        _log.error("%s: %s failed", subject, task, exc_info=error)
+        """Log an error, and keep it as the last failure. A disk that fails needs no traceback: the
+        task runs again and again."""
+        if isinstance(error, StorageError):
+            _log.error("%s: %s failed: %s", subject, task, error)
+        else:
+            _log.error("%s: %s failed", subject, task, exc_info=error)
         with self._lock:
             before = self._failures.get((subject, task))
             count = 1 if before is None else before.count + 1

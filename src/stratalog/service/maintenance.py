@@ -95,18 +95,18 @@ class MaintenanceState:
         return tuple(partition for partition in self.partitions if partition.is_failing)
 
 
-class _Retained(NamedTuple):
+class _RetentionCounts(NamedTuple):
     checked_ms: int
     deleted_segments: int = 0
     deleted_bytes: int = 0
 
-    def after(self, plan: RetentionPlan) -> _Retained:
+    def after(self, plan: RetentionPlan) -> _RetentionCounts:
         segments = self.deleted_segments + len(plan.deleted)
-        return _Retained(plan.now_ms, segments, self.deleted_bytes + plan.deleted_bytes)
+        return _RetentionCounts(plan.now_ms, segments, self.deleted_bytes + plan.deleted_bytes)
 
 
 class Maintenance:
-    """The maintenance service: start it, stop it, look at its state. Thread-safe."""
+    """The maintenance service: start it, stop it, query its state. Thread-safe."""
 
     def __init__(self, served: ServedDirs, cleaning: Cleaning | None = None) -> None:
         """Without `cleaning` nothing is compacted."""
@@ -119,7 +119,7 @@ class Maintenance:
         self._cleaners: list[_CleanerThread] = []
         self._is_closed = False
         self._checked_ms: int | None = None
-        self._retained: dict[PartitionSlot, _Retained] = {}
+        self._retained: dict[PartitionSlot, _RetentionCounts] = {}
         self._skipped: set[str] = set()
 
     # -- starting and stopping
@@ -227,7 +227,7 @@ class Maintenance:
             with self._health.guarded(RETENTION, slot.topic_partition, matters=is_here):
                 plan = self._retain(slot)
                 if plan is not None:
-                    before = self._retained.get(slot, _Retained(plan.now_ms))
+                    before = self._retained.get(slot, _RetentionCounts(plan.now_ms))
                     self._retained[slot] = before.after(plan)
         self._checked_ms = self._context.now_ms()
 
@@ -261,9 +261,8 @@ class Maintenance:
         if self._cleaning is not None:
             cleaning = {state.topic_partition: state for state in self._cleaning.states()}
         slots = sorted(self._catalog.slots(), key=lambda slot: slot.topic_partition)
-        present = set(slots)
-        for slot in [slot for slot in list(self._retained) if slot not in present]:
-            self._retained.pop(slot, None)
+        for gone in set(self._retained).difference(slots):
+            self._retained.pop(gone, None)
         return MaintenanceState(
             is_running=self.is_running,
             checked_ms=self._checked_ms,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from stratalog.bulk.reindex import ReindexResult
     from stratalog.bulk.splits import PlanSummary, SplitPlan
     from stratalog.bulk.stats import StatsResult
+    from stratalog.bulk.survey import SurveyResult
     from stratalog.bulk.target import NewTopics, Target
-    from stratalog.bulk.tune import SurveyResult
     from stratalog.bulk.verify import VerifyResult
     from stratalog.errors import DataLossError
     from stratalog.spark.accelerator import accelerator_jar
@@ -82,7 +82,7 @@ _HOMES = {
     "stratalog.bulk.splits": ("PlanSummary", "SplitPlan"),
     "stratalog.bulk.stats": ("StatsResult",),
     "stratalog.bulk.target": ("NewTopics", "Target"),
-    "stratalog.bulk.tune": ("SurveyResult",),
+    "stratalog.bulk.survey": ("SurveyResult",),
     "stratalog.bulk.verify": ("VerifyResult",),
     "stratalog.errors": ("DataLossError",),
     "stratalog.spark.accelerator": ("accelerator_jar",),

@@ -21,7 +21,7 @@ _log: Final = logging.getLogger(__name__)
 SETTING: Final = "spark.stratalog.accelerator"
 """`false` switches it off for the tables that are loaded from then on."""
 PROPERTIES: Final = "stratalog-accelerator.properties"
-"""In the jar: what it was built for, and from."""
+"""A file in the jar that says for which Spark, and from which sources, it was built."""
 _SPARK_JARS: Final = "spark.jars"
 _DEFAULT_JARS: Final = re.compile(r"^[ \t]*spark\.jars(?:[ \t]*[=:][ \t]*|[ \t]+)(.*\S)", re.M)
 _JARS: Final = Path(__file__).parent / "jars"

@@ -139,7 +139,7 @@ def message_of(error: BaseException) -> str:
 
 
 def plain_line(line: str) -> str:
-    """Without Java's classes and Spark's codes around it."""
+    """The line without Java's class names and Spark's error codes."""
     found = _WRAPPED.fullmatch(line.strip())
     return found[1].strip() if found else line.strip()
 

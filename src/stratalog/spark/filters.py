@@ -37,7 +37,7 @@ _OPERATORS: Final[dict[str, Operator]] = {
 }
 
 
-def take_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
+def predicate_of(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
     """The filters as a predicate, and those that Spark still has to check."""
     predicate = EVERYTHING
     left = []
@@ -48,7 +48,7 @@ def take_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
         if condition is not None:
             predicate = replace(predicate, conditions=(*predicate.conditions, condition))
             continue
-        predicate, is_exact = _narrow(predicate, each)
+        predicate, is_exact = _prune_by(predicate, each)
         if not is_exact:
             left.append(each)
     return predicate, left
@@ -79,8 +79,9 @@ def _condition(of: Any) -> Condition | None:
     return Condition(column or "", operator, value, is_negated)
 
 
-def _narrow(predicate: Predicate, by: Filter) -> tuple[Predicate, bool]:
-    """The predicate narrowed by a filter on offset or timestamp, and whether that is all of it."""
+def _prune_by(predicate: Predicate, by: Filter) -> tuple[Predicate, bool]:
+    """The predicate narrowed by a filter on offset or timestamp, and whether it fully replaces the
+    filter."""
     column = _column(by)
     as_number = {"offset": _offset, "timestamp": _microseconds}.get(column or "")
     if as_number is None:

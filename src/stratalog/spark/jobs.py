@@ -23,15 +23,15 @@ from stratalog.bulk import ingest as ingest_job
 from stratalog.bulk import reindex as reindex_job
 from stratalog.bulk import restore as restore_job
 from stratalog.bulk import stats as stats_job
-from stratalog.bulk import tune as tune_job
+from stratalog.bulk import survey as survey_job
 from stratalog.bulk import verify as verify_job
 from stratalog.bulk.input_files import IngestResult
 from stratalog.bulk.target import find_topics, roll_back_topics
-from stratalog.bulk.workers import Clock, interrupts_held
+from stratalog.bulk.workers import Clock, interrupts_ignored
 from stratalog.errors import StratalogError
 from stratalog.partitions.view import LogDirsView
 from stratalog.spark.options import parse_write_options
-from stratalog.spark.workers import SparkWorkers, described, job_error, watched
+from stratalog.spark.workers import SparkWorkers, job_description, job_error, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ verify = _on_spark(verify_job.verify)
 reindex = _on_spark(reindex_job.reindex)
 export = _on_spark(export_job.export)
 stats = _on_spark(stats_job.stats)
-survey = _on_spark(tune_job.survey)
+survey = _on_spark(survey_job.survey)
 compact = _on_spark(compact_job.compact)
 backup = _on_spark(backup_job.backup)
 restore = _on_spark(restore_job.restore)
@@ -122,11 +122,11 @@ def ingest(
     observed = frame.observe(rows, F.count(F.lit(1)).alias("records"))
     writer = observed.write.format("stratalog").mode("append").options(**settings)
     context = frame.sparkSession.sparkContext
-    with described(context, f"stratalog ingest to {path}"), watched(context, on_progress):
+    with job_description(context, f"stratalog ingest to {path}"), watched(context, on_progress):
         try:
             writer.save(str(path))
         except BaseException as error:
-            with interrupts_held(), suppress(StratalogError):
+            with interrupts_ignored(), suppress(StratalogError):
                 roll_back_topics(parsed.target, created)
             raise job_error(error) from None
     records = int(rows.get["records"])

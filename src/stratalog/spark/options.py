@@ -4,9 +4,9 @@
 field and parser; `parse_write_options` does the same for writes. Names are those of Spark's Kafka
 connector, and of Kafka's producer where they determine what batches look like; as in Spark, case
 does not matter. The connector ignores an option that it does not know; here it is an error with a
-suggestion. Options that only a broker needs (`stratalog.spark.connector`) are ignored with a
-warning, and so are options of the other direction: those of a write in a read, and those of a read
-in a write. Where the connector has an error message of its own, the same message is used.
+suggestion. Options that only a broker needs (`stratalog.spark.connector_options`) are ignored with
+a warning, and so are options of the other direction: those of a write in a read, and those of a
+read in a write. Where the connector has an error message of its own, the same message is used.
 
 Nothing here needs PySpark.
 """
@@ -18,12 +18,11 @@ import json
 import logging
 import os
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from stratalog.bulk import planning
+from stratalog.bulk import read_planning
 from stratalog.bulk.options import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -43,9 +42,9 @@ from stratalog.config.values import LONG_MAX
 from stratalog.errors import ConfigError, InvalidNameError
 from stratalog.format.batch import Codec
 from stratalog.format.names import check_topic_name
-from stratalog.format.times import InvalidTimeError, parse_time
+from stratalog.format.times import InvalidTimeError, current_time_ms, parse_time
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.connector import CONNECTOR_OPTIONS, split_off_ignored
+from stratalog.spark.connector_options import CONNECTOR_OPTIONS, split_off_ignored
 from stratalog.spark.offset_json import offsets_from_json
 from stratalog.spark.session_storage import session_storage_options
 from stratalog.storage.remote_path import RemotePath, location
@@ -197,16 +196,12 @@ def _parse_timestamp(name: str, text: str) -> ByTimestamp:
 def _milliseconds(name: str, given: object) -> int:
     """A time as on the command line: ISO 8601, `-2h`, or milliseconds since 1970."""
     try:
-        found = parse_time(str(given), now_ms=_now_ms())
+        found = parse_time(str(given), now_ms=current_time_ms())
     except InvalidTimeError as error:
         raise ConfigError(name, str(error), value=given) from None
     if found < 0:
         raise ConfigError(name, f"{given} is before 1970", value=given)
     return found
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _parse_numbers(
@@ -276,8 +271,8 @@ def plan_read(options: Mapping[str, str], where: str | Predicate = EVERYTHING) -
     topic, partition, offset and timestamp joined by `and`, such as
     `partition = 3 and timestamp >= '2026-11-01T12:00'`. Times without a zone are UTC.
     """
-    predicate = parse_where(where, now_ms=_now_ms()) if isinstance(where, str) else where
-    return planning.plan_read(batch_read_options(options), predicate)
+    predicate = parse_where(where, now_ms=current_time_ms()) if isinstance(where, str) else where
+    return read_planning.plan_read(batch_read_options(options), predicate)
 
 
 def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = None) -> ReadOptions:
@@ -322,7 +317,7 @@ def _tiered_store(given: Mapping[str, str], storage: Mapping[str, str]) -> Tiere
 def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
     """For a batch query."""
     parsed = parse_read_options(options)
-    _warn_of_ignored(options, READ_OPTIONS)
+    _warn_of_ignored(options, is_read=True)
     for name, bound, forbidden, number in (
         ("starting", parsed.starting, LATEST, LATEST_OFFSET),
         ("ending", parsed.ending, EARLIEST, EARLIEST_OFFSET),
@@ -348,7 +343,7 @@ def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
 def stream_read_options(options: Mapping[str, str]) -> ReadOptions:
     """For a streaming query."""
     parsed = parse_read_options(options)
-    _warn_of_ignored(options, READ_OPTIONS)
+    _warn_of_ignored(options, is_read=True)
     _refuse(
         options,
         ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
@@ -374,7 +369,7 @@ def _read_options_by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options, spelled as in the table."""
     proper = {name.lower(): name for name in READ_OPTIONS}
     given = {}
-    for name, value in _split(options, READ_OPTIONS)[0].items():
+    for name, value in _split(options, is_read=True)[0].items():
         known = proper.get(name.lower())
         if known is None:
             raise _unknown_option(name, READ_OPTIONS)
@@ -382,20 +377,15 @@ def _read_options_by_name(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def _split(
-    options: Mapping[str, str], known: tuple[str, ...]
-) -> tuple[dict[str, str], tuple[str, ...]]:
+def _split(options: Mapping[str, str], *, is_read: bool) -> tuple[dict[str, str], tuple[str, ...]]:
     """The options of a read or of a write, and the names of those that are ignored: what only a
     broker needs, and options of the other direction, which a view needs that is read and written.
-
-    `known` is READ_OPTIONS or WRITE_OPTIONS.
     """
+    known, other = (READ_OPTIONS, WRITE_OPTIONS) if is_read else (WRITE_OPTIONS, READ_OPTIONS)
     left, ignored = split_off_ignored(
         {name: value for name, value in options.items() if not is_storage_option(name)}, known
     )
-    is_read = known is READ_OPTIONS
-    others = {name.lower() for name in (WRITE_OPTIONS if is_read else READ_OPTIONS)}
-    others -= {name.lower() for name in known} | set(_IGNORED)
+    others = _lowered(other) - _lowered(known) - set(_IGNORED)
     proper = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
     of_other = [
         name
@@ -404,7 +394,7 @@ def _split(
     ]
     values = {proper.get(name.lower(), name): left.pop(name) for name in of_other}
     topics = values.pop("topic" if is_read else "subscribe", "")
-    if is_read and topics and not {name.lower() for name in _SUBSCRIPTIONS} & _lowered(left):
+    if is_read and topics and not _lowered(_SUBSCRIPTIONS) & _lowered(left):
         left["subscribe"] = topics
     elif not is_read and topics and "," not in topics and "topic" not in _lowered(left):
         left["topic"] = topics.strip()
@@ -419,16 +409,16 @@ def _unknown_option(name: str, known: Iterable[str]) -> ConfigError:
     return unknown_name(name, "option", dict.fromkeys([*known, *CONNECTOR_OPTIONS]))
 
 
-def _warn_of_ignored(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+def _warn_of_ignored(options: Mapping[str, str], *, is_read: bool) -> None:
     """Log one warning that names the options which are ignored, if there are any."""
-    ignored = _split(options, known)[1]
+    ignored = _split(options, is_read=is_read)[1]
     if ignored:
         _warn(ignored)
 
 
 @functools.cache
 def _warn(ignored: tuple[str, ...]) -> None:
-    """Once in a process: Spark asks for a writer in every micro-batch."""
+    """Warn once in a process: Spark creates a writer for every micro-batch."""
     _log.warning(
         "these options have no effect here, because they are for brokers, or only for reads or "
         "writes: %s",
@@ -492,7 +482,8 @@ def _assigned(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _bound(given: Mapping[str, str], which: str) -> OffsetBound | None:
-    """In the connector's order: one timestamp for all, timestamps by partition, offsets."""
+    """The starting or ending bound. The order of precedence is the connector's: one timestamp for
+    all, timestamps by partition, offsets."""
     parsers: tuple[tuple[str, Callable[[str, str], OffsetBound]], ...] = (
         (f"{which}Timestamp", _parse_timestamp),
         (f"{which}OffsetsByTimestamp", _parse_timestamps),
@@ -507,20 +498,6 @@ def _bound(given: Mapping[str, str], which: str) -> OffsetBound | None:
 # -- writes
 
 _LEVELS: Final = tuple(f"kafka.compression.{codec}.level" for codec in ("gzip", "lz4", "zstd"))
-WRITE_OPTIONS: Final = (
-    "path",
-    "topic",
-    "topicPartitions",
-    "createInBrokerDir",
-    "kafka.compression.type",
-    *_LEVELS,
-    "kafka.batch.size",
-    "txnAppId",
-    "txnVersion",
-    "replayCheck",
-    "lockTimeout",
-    "serverProperties",
-)
 _IGNORED: Final = ("checkpointlocation", "queryname", "includeheaders")
 """Spark passes the first two. Jobs written for Kafka's connector pass the last; the column
 `headers` decides, there and here."""
@@ -533,6 +510,47 @@ _WRITE_ADVICE: Final = (
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 
 
+def _topic(name: str, topic: str) -> str:
+    try:
+        check_topic_name(topic)
+    except InvalidNameError as error:
+        raise ConfigError(name, str(error)) from None
+    return topic
+
+
+def _broker_config(_: str, path: str) -> BrokerConfig:
+    """Read on the driver; tasks get the value."""
+    return BrokerConfig.from_properties_file(Path(path))
+
+
+_WRITE_TABLE: Final[Mapping[str, tuple[type, str, Parser] | None]] = {
+    "path": None,
+    "topic": (WriteOptions, "topic", _topic),
+    "topicPartitions": None,
+    "createInBrokerDir": (Target, "create_in_broker_dir", parse_bool),
+    "kafka.compression.type": (WriteOptions, "codec", _choice(_CODECS)),
+    **dict.fromkeys(_LEVELS),
+    "kafka.batch.size": (WriteOptions, "batch_bytes", parse_bytes),
+    "txnAppId": None,
+    "txnVersion": None,
+    "replayCheck": (WriteOptions, "compares_content", _choice({"content": True, "count": False})),
+    "lockTimeout": (Target, "lock_wait_ms", parse_duration_ms),
+    "serverProperties": (Target, "config", _broker_config),
+}
+"""Each option of a write, with its field and parser. None: what it means depends on others."""
+WRITE_OPTIONS: Final = tuple(_WRITE_TABLE)
+
+
+def _parsed(kind: type, given: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of this class, as far as they are given."""
+    fields = {}
+    for name, text in given.items():
+        known = _WRITE_TABLE[name]
+        if known is not None and known[0] is kind:
+            fields[known[1]] = known[2](name, text)
+    return fields
+
+
 def parse_write_options(
     options: Mapping[str, str], base: WriteOptions | None = None
 ) -> WriteOptions:
@@ -541,26 +559,17 @@ def parse_write_options(
     With a `base` its values are the defaults, and no path is required.
     """
     given, topic_config = _write_options_by_name(options)
-    _warn_of_ignored(options, WRITE_OPTIONS)
+    _warn_of_ignored(options, is_read=False)
     target = _target(given, topic_config, None if base is None else base.target)
-    options_ = WriteOptions(target) if base is None else replace(base, target=target)
-    fields: dict[str, Any] = {}
-    parsers: dict[str, tuple[str, Parser]] = {
-        "topic": ("topic", _topic),
-        "kafka.compression.type": ("codec", _choice(_CODECS)),
-        "kafka.batch.size": ("batch_bytes", parse_bytes),
-        "replayCheck": ("compares_content", _choice({"content": True, "count": False})),
-    }
-    for name, (field, parse) in parsers.items():
-        if name in given:
-            fields[field] = parse(name, given[name])
+    defaults = WriteOptions(target) if base is None else replace(base, target=target)
+    fields = _parsed(WriteOptions, given)
     levels = {name.removeprefix("kafka."): given[name] for name in _LEVELS if name in given}
     if levels:  # as for the settings of a topic
         settings = _settings(levels, "kafka.")
-        fields["level"] = settings.level_of(fields.get("codec", options_.codec))
+        fields["level"] = settings.level_of(fields.get("codec", defaults.codec))
     if (identity := _identity(given)) is not None:
         fields["identity"] = identity
-    return replace(options_, **fields)
+    return replace(defaults, **fields)
 
 
 def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -579,7 +588,7 @@ def _write_options_by_name(options: Mapping[str, str]) -> tuple[dict[str, str], 
     proper = {name.lower(): name for name in WRITE_OPTIONS}
     given: dict[str, str] = {}
     topic_config: dict[str, str] = {}
-    for name, value in _split(options, WRITE_OPTIONS)[0].items():
+    for name, value in _split(options, is_read=False)[0].items():
         lower = name.lower()
         if lower in proper:
             given[proper[lower]] = value
@@ -620,34 +629,13 @@ def parse_table_options(options: Mapping[str, str]) -> TableOptions:
 def _target(
     given: Mapping[str, str], topic_config: Mapping[str, str], base: Target | None
 ) -> Target:
-    fields: dict[str, Any] = {}
+    fields = _parsed(Target, given)
     if base is None or "path" in given:
         fields["paths"] = tuple(map(_writable, parse_paths(given, _WRITE_ADVICE, {})))
     new_topics = _new_topics(given, topic_config, None if base is None else base.new_topics)
     if new_topics is not None:
         fields["new_topics"] = new_topics
-    parsers: dict[str, tuple[str, Parser]] = {
-        "lockTimeout": ("lock_wait_ms", parse_duration_ms),
-        "serverProperties": ("config", _broker_config),
-        "createInBrokerDir": ("create_in_broker_dir", parse_bool),
-    }
-    for name, (field, parse) in parsers.items():
-        if name in given:
-            fields[field] = parse(name, given[name])
     return Target(**fields) if base is None else replace(base, **fields)
-
-
-def _broker_config(_: str, path: str) -> BrokerConfig:
-    """Read on the driver; tasks get the value."""
-    return BrokerConfig.from_properties_file(Path(path))
-
-
-def _topic(name: str, topic: str) -> str:
-    try:
-        check_topic_name(topic)
-    except InvalidNameError as error:
-        raise ConfigError(name, str(error)) from None
-    return topic
 
 
 def _new_topics(

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from stratalog.bulk.planning import plan_read
 from stratalog.bulk.predicates import ALL, EVERYTHING, Interval, Predicate
+from stratalog.bulk.read_planning import plan_read
 from stratalog.bulk.splits import Split, offset_ranges
 from stratalog.spark.failures import iterate_with_one_line_errors, one_line_errors
-from stratalog.spark.filters import take_filters
+from stratalog.spark.filters import predicate_of
 from stratalog.spark.schema import check_schema
 from stratalog.spark.workers import freeze_imported_modules
 
@@ -48,8 +48,8 @@ class _OptionalPushdown:
 
     Spark refuses a reader that implements `pushFilters` while pushdown is switched off, which it is
     by default, for fear of filters that are silently ignored. Here every filter is optional: what
-    is not pushed, Spark checks itself. So the method says of itself that it is the inherited one,
-    which is all that Spark looks at, and works when it is called.
+    is not pushed, Spark checks itself. So the attribute has the `__func__` of the inherited method,
+    which is all that Spark checks, and works when it is called.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -58,7 +58,7 @@ class _OptionalPushdown:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._reader.take_filters(filters)
+        return self._reader.accept_filters(filters)
 
 
 class StratalogReader(DataSourceReader):
@@ -75,10 +75,12 @@ class StratalogReader(DataSourceReader):
     def pushFilters(self) -> Any:
         return _OptionalPushdown(self)
 
-    def take_filters(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Keep what can be pruned by; the other filters are left to Spark."""
+    def accept_filters(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Keep the filters that planning can prune by, and return the others, which Spark checks.
+        Without the option `filterPushdown`, Spark checks all; what they would prune goes into a
+        warning."""
         given = list(filters)
-        predicate, left = take_filters(given)
+        predicate, left = predicate_of(given)
         if not self.options.takes_filters:
             self._not_pushed = predicate
             return given
@@ -89,7 +91,7 @@ class StratalogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         freeze_imported_modules()
         plan = plan_read(self.options, self._predicate)
-        _log.info("%s", described(plan, self.options, self._shown_filters()))
+        _log.info("%s", scan_description(plan, self.options, self._shown_filters()))
         if self._not_pushed != EVERYTHING:
             _log.warning(
                 "this query reads more than it needs: `where %s` would prune with the option "
@@ -97,7 +99,7 @@ class StratalogReader(DataSourceReader):
                 self._not_pushed,
             )
         # Spark would read an empty list as "one split of everything".
-        return as_partitions(plan.splits or (Split(()),))
+        return input_partitions(plan.splits or (Split(()),))
 
     def _shown_filters(self) -> str:
         if not self.options.takes_filters:
@@ -108,23 +110,23 @@ class StratalogReader(DataSourceReader):
         return read_split(partition, self._schema, self.options, self._predicate.times_us)
 
 
-def described(plan: SplitPlan, options: ReadOptions, filters: str) -> str:
+def scan_description(plan: SplitPlan, options: ReadOptions, filters: str) -> str:
     """One line: what is read, from where, and which filters were pushed."""
     where = ", ".join(map(str, options.paths))
-    return f"scan of {where}: {plan.summary}; offsets {shown_ranges(plan.splits)}; {filters}"
+    return f"scan of {where}: {plan.summary}; offsets {format_ranges(plan.splits)}; {filters}"
 
 
-def shown_ranges(splits: Iterable[Split]) -> str:
+def format_ranges(splits: Iterable[Split]) -> str:
     """The offsets that are read of each partition, of the first few if there are many."""
     ranges = offset_ranges(splits)
-    shown = [f"{at} {start}..{end}" for at, (start, end) in islice(ranges.items(), _RANGES_SHOWN)]
+    shown = [f"{tp} {start}..{end}" for tp, (start, end) in islice(ranges.items(), _RANGES_SHOWN)]
     if len(ranges) > _RANGES_SHOWN:
         shown.append(f"and {len(ranges) - _RANGES_SHOWN} more")
     return ", ".join(shown) or "none"
 
 
-def as_partitions(splits: Iterable[Split]) -> list[InputPartition]:
-    """Splits as Spark passes them to tasks."""
+def input_partitions(splits: Iterable[Split]) -> list[InputPartition]:
+    """The splits as Spark's input partitions."""
     return [InputPartition(split) for split in splits]
 
 
@@ -135,7 +137,7 @@ def read_split(
     times_us: Interval = ALL,
     records_max: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What one task yields."""
+    """The batches that one task yields."""
     from stratalog.bulk.read_task import ReadTask  # noqa: PLC0415 - loads kernels, not to plan
 
     split = partition.value
@@ -147,5 +149,6 @@ def read_split(
         skips_corruption=options.skips_corruption,
         fails_on_data_loss=options.fail_on_data_loss,
         records_max=records_max,
+        paths=options.paths,
     )
     return iterate_with_one_line_errors(task.read(split))

@@ -47,7 +47,7 @@ COLUMNS: Final[Mapping[str, DataType]] = {
 
 
 def full_schema(*, includes_headers: bool) -> StructType:
-    """The schema of a read for which the user gives none."""
+    """The schema of a read if the user specifies none."""
     names = [name for name in COLUMNS if includes_headers or name != HEADERS]
     return StructType([StructField(name, COLUMNS[name]) for name in names])
 

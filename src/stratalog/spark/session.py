@@ -46,8 +46,8 @@ _OTHERS: Final = ("spark.pyspark.python", "spark.pyspark.driver.python")
 
 
 @contextmanager
-def quick_home(master: str, conf: Mapping[str, str]) -> Iterator[Path | None]:
-    """A JVM that is started in here gets such a home, if possible."""
+def home_without_archive(master: str, conf: Mapping[str, str]) -> Iterator[Path | None]:
+    """A JVM that is started in this block gets a Spark home without the archive, if possible."""
     home = _create_home(master, conf)
     if home is None:
         yield None
@@ -70,7 +70,7 @@ def _create_home(master: str, conf: Mapping[str, str]) -> Path | None:
     if package is None:
         return None
     home = Path(tempfile.mkdtemp(prefix="stratalog-spark-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)  # the JVM lives as long as we do
+    atexit.register(shutil.rmtree, home, ignore_errors=True)  # the JVM lives as long
     try:
         for entry in package.iterdir():
             if entry.name not in {"python", "__pycache__"}:
@@ -125,7 +125,7 @@ def open_session(
     title: str, *, master: str = LOCAL, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A session that is stopped at the end."""
-    with tempfile.TemporaryFile() as log, _closed_sockets_survived():
+    with tempfile.TemporaryFile() as log, _sigpipe_ignored():
         jvm = _Jvm()
         given = dict(conf or {})
         if not _MASTER.fullmatch(master):
@@ -133,7 +133,7 @@ def open_session(
                 "master",
                 f"{master!r} is not a Spark master; use local[*], spark://HOST:PORT, yarn or k8s://…",
             )
-        with quick_home(master, given):
+        with home_without_archive(master, given):
             session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
         try:
             with jvm.ended_by_interrupts(session):
@@ -194,7 +194,7 @@ def _start(builder: Any, where: str, log: IO[bytes], jvm: _Jvm) -> SparkSession:
         else:
             return session
         jvm.end()
-        gc.collect()  # Spark's launcher leaves a pipe to whoever collects it
+        gc.collect()  # Spark's launcher leaves a pipe to the garbage collector
     raise SparkStartError(f"Spark does not start on {where}: {reason}")
 
 
@@ -232,7 +232,7 @@ class _Jvm:
 
         def interrupted(*_: object) -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough, while we wait for the end
-            logging.disable(logging.CRITICAL)  # PySpark will miss the JVM, at great length
+            logging.disable(logging.CRITICAL)  # PySpark logs pages about the lost JVM
             counts_server.handle_error = lambda *_: None
             self.end()
             raise KeyboardInterrupt
@@ -265,8 +265,9 @@ class _Jvm:
 
 
 @contextmanager
-def _closed_sockets_survived() -> Iterator[None]:
-    """If SIGPIPE ends this process, so would a JVM that has died, silently."""
+def _sigpipe_ignored() -> Iterator[None]:
+    """Ignore SIGPIPE in this block. Otherwise a JVM that has died would silently end this
+    process."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPIPE"):
         yield
         return

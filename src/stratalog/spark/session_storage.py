@@ -30,21 +30,21 @@ def session_storage_options() -> dict[str, str]:
     active = getattr(context, "_active_spark_context", None)
     if active is not None:
         return _storage_only(dict(active.getConf().getAll()))
-    return dict(_of_driver())
+    return dict(_from_driver())
 
 
 @cache
-def _of_driver() -> tuple[tuple[str, str], ...]:
+def _from_driver() -> tuple[tuple[str, str], ...]:
     """From the process tree; it does not change."""
-    found = _of_hadoop_files()
+    found = _from_hadoop_files()
     for arguments in _commands_of_ancestors():
         if any(each.startswith("org.apache.spark.") for each in arguments):
-            found |= _of_arguments(arguments)
+            found |= _from_arguments(arguments)
             break
     return tuple(sorted(found.items()))
 
 
-def _of_arguments(arguments: list[str]) -> dict[str, str]:
+def _from_arguments(arguments: list[str]) -> dict[str, str]:
     """`--properties-file FILE`, replaced by `--conf NAME=VALUE`."""
     files: dict[str, str] = {}
     given: dict[str, str] = {}
@@ -53,17 +53,17 @@ def _of_arguments(arguments: list[str]) -> dict[str, str]:
     )
     default = Path(home) / "spark-defaults.conf"
     if default.is_file():
-        files |= _of_properties(default)
+        files |= _from_properties(default)
     for flag, value in pairwise(arguments):
         if flag == "--properties-file":
-            files |= _of_properties(Path(value))
+            files |= _from_properties(Path(value))
         elif flag in {"--conf", "-c"}:
             name, _, text = value.partition("=")
             given[name] = text
     return _storage_only({**files, **given})
 
 
-def _of_properties(path: Path) -> dict[str, str]:
+def _from_properties(path: Path) -> dict[str, str]:
     from stratalog.format.java_text import decode_properties  # noqa: PLC0415
 
     try:
@@ -77,7 +77,7 @@ def _of_properties(path: Path) -> dict[str, str]:
     return dict(decode_properties("\n".join(lines).encode()))
 
 
-def _of_hadoop_files() -> dict[str, str]:
+def _from_hadoop_files() -> dict[str, str]:
     directory = os.environ.get("HADOOP_CONF_DIR", "")
     path = Path(directory) / "core-site.xml"
     if not directory or not path.is_file():

@@ -32,44 +32,43 @@ class StratalogDataSource(DataSource):
     @one_line_errors
     def schema(self) -> StructType:
         """All columns. `load()` calls it if no schema is given, so wrong options fail there."""
-        from stratalog.bulk.planning import subscribed  # noqa: PLC0415
+        from stratalog.bulk.read_planning import subscribed_partitions  # noqa: PLC0415
         from stratalog.partitions.view import LogDirsView  # noqa: PLC0415
+        from stratalog.spark.catalog_tables import options_of_new_table, with_table_options  # noqa: PLC0415
         from stratalog.spark.options import parse_read_options, parse_table_options  # noqa: PLC0415
         from stratalog.spark.schema import full_schema  # noqa: PLC0415
-        from stratalog.spark.tables import options_of_new_table, with_table_options  # noqa: PLC0415
 
         given = options_of_new_table(self.options)
         table = None if given is None else parse_table_options(given)
         options = parse_read_options(self.options if table is None else table.reads)
         if table is None or not table.creates_topics:
-            subscribed(
-                LogDirsView(options.paths, options.remote), options
-            )  # raises for a topic that is missing
+            logs = LogDirsView(options.paths, options.remote)
+            subscribed_partitions(logs, options)  # raises for a topic that is missing
         schema = full_schema(includes_headers=options.includes_headers)
         return schema if table is None else with_table_options(schema, table)
 
     @one_line_errors
     def reader(self, schema: StructType) -> DataSourceReader:
+        from stratalog.spark.catalog_tables import read_options_of  # noqa: PLC0415
         from stratalog.spark.options import batch_read_options  # noqa: PLC0415
         from stratalog.spark.reader import StratalogReader  # noqa: PLC0415
-        from stratalog.spark.tables import read_options_of  # noqa: PLC0415
 
         given = read_options_of(self.options, schema)
         return StratalogReader(batch_read_options(given.options), schema)
 
     @one_line_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from stratalog.spark.catalog_tables import read_options_of  # noqa: PLC0415
         from stratalog.spark.options import stream_read_options  # noqa: PLC0415
         from stratalog.spark.stream import StratalogStreamReader  # noqa: PLC0415
-        from stratalog.spark.tables import read_options_of  # noqa: PLC0415
 
         given = read_options_of(self.options, schema)
         return StratalogStreamReader(stream_read_options(given.options), schema)
 
     @one_line_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from stratalog.spark.catalog_tables import write_options_of  # noqa: PLC0415
         from stratalog.spark.options import parse_write_options  # noqa: PLC0415
-        from stratalog.spark.tables import write_options_of  # noqa: PLC0415
         from stratalog.spark.writer import StratalogWriter  # noqa: PLC0415
 
         given = write_options_of(self.options, schema)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -26,26 +26,28 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from stratalog.bulk.options import TRIGGER_DELAY_MS_DEFAULT
-from stratalog.bulk.planning import (
-    check_named,
-    data_loss,
+from stratalog.bulk.read_planning import (
+    available_range,
+    check_named_partitions,
     deletion_is_loss,
-    held_range,
+    existing_partitions,
     open_partitions,
     plan_ranges,
     recreated,
     report_loss,
+    retry_if_moved,
     starting_offset,
-    subscribed,
+    subscribed_partitions,
     topic_id_of,
     visible_end,
 )
 from stratalog.bulk.splits import OffsetRange
-from stratalog.errors import StratalogError
+from stratalog.errors import SourceError, UnknownTopicOrPartitionError
+from stratalog.format.times import current_time_ms
 from stratalog.partitions.view import LogDirsView
 from stratalog.spark.failures import one_line_errors
 from stratalog.spark.offset_json import offsets_from_json, offsets_to_json, topic_ids_from_json
-from stratalog.spark.reader import as_partitions, read_split
+from stratalog.spark.reader import input_partitions, read_split
 from stratalog.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -78,15 +80,15 @@ class LogEnds(NamedTuple):
 def share_limit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
     """End offsets so that about `limit` offsets are taken, each partition in proportion to what it
     has: rounded down, but at least one, so that small partitions do not starve."""
-    sizes = {at: max(0, end - start.get(at, end)) for at, end in latest.items()}
+    sizes = {tp: max(0, end - start.get(tp, end)) for tp, end in latest.items()}
     total = sum(sizes.values())
     if limit >= total:
         return dict(latest)
     ends = {}
-    for at, size in sizes.items():
+    for tp, size in sizes.items():
         share = limit * (size / total)
         taken = math.ceil(share) if share < 1 else math.floor(share)
-        ends[at] = min(latest[at], start.get(at, latest[at]) + taken)
+        ends[tp] = min(latest[tp], start.get(tp, latest[tp]) + taken)
     return ends
 
 
@@ -96,7 +98,7 @@ def is_delayed(
     """Whether to wait for more records: there are few new ones, and the wait is not over."""
     if waited_ms >= delay_max_ms:
         return False
-    new = sum(max(0, end - start.get(at, end)) for at, end in latest.items())
+    new = sum(max(0, end - start.get(tp, end)) for tp, end in latest.items())
     return new < offsets_min
 
 
@@ -106,12 +108,22 @@ def with_new_partitions(
     """Where the next batch starts. Partitions that are new since the last one are read from their
     start."""
     begin = dict(start)
-    for at, log in logs.items():
-        if at not in begin:
-            if log.start > 0 and fails_on_data_loss:
-                raise data_loss(f"{at} is new and starts at offset {log.start}, not 0")
-            begin[at] = log.start
+    for tp, log in logs.items():
+        if tp not in begin:
+            if log.start > 0:
+                what = f"{tp} is new and starts at offset {log.start}, not 0"
+                report_loss(what, fails_on_data_loss=fails_on_data_loss)
+            begin[tp] = log.start
     return begin
+
+
+def without_lost(start: Offsets, logs: Mapping[TopicPartition, LogEnds]) -> Offsets:
+    """The same offsets, moved past what is lost: it does not count, and is reported only once."""
+    return {
+        tp: min(max(offset, logs[tp].start), logs[tp].end)
+        for tp, offset in start.items()
+        if tp in logs
+    }
 
 
 def find_recreated(
@@ -120,32 +132,36 @@ def find_recreated(
     """Partitions whose topic had another id when it was read last, with the message for each. A
     topic whose id is unknown counts as the same."""
     found = {}
-    for at, log in logs.items():
-        before = ids.get(at.topic)
+    for tp, log in logs.items():
+        before = ids.get(tp.topic)
         if before is not None and log.topic_id is not None and log.topic_id != before:
-            found[at] = recreated(at.topic, before, log.topic_id)
+            found[tp] = recreated(tp.topic, before, log.topic_id)
     return found
 
 
 def topic_ids(logs: Mapping[TopicPartition, LogEnds]) -> dict[str, uuid.UUID]:
     """Ids of the topics whose id is known."""
-    return {at.topic: log.topic_id for at, log in logs.items() if log.topic_id is not None}
+    return {tp.topic: log.topic_id for tp, log in logs.items() if log.topic_id is not None}
 
 
-def check_still_there(
+def report_lost_offsets(
     start: Offsets, logs: Mapping[TopicPartition, LogEnds], *, fails_on_data_loss: bool
 ) -> None:
-    """Raise DataLossError if the logs no longer have the offsets to read next."""
-    if not fails_on_data_loss:
-        return
-    for at, offset in start.items():
-        log = logs.get(at)
-        if log is None:
-            raise data_loss(f"{at} was deleted")
-        if log.end < offset:
-            raise data_loss(f"{at} ends at offset {log.end}, but was read up to {offset}")
-        if log.start > offset:
-            raise data_loss(f"{at} starts at offset {log.start}, but was read up to {offset} only")
+    """Report as lost what the logs no longer have of the offsets to read next."""
+    for tp, offset in start.items():
+        what = _lost_of(tp, offset, logs.get(tp))
+        if what is not None:
+            report_loss(what, fails_on_data_loss=fails_on_data_loss)
+
+
+def _lost_of(tp: TopicPartition, offset: int, log: LogEnds | None) -> str | None:
+    if log is None:
+        return f"{tp} was deleted"
+    if log.end < offset:
+        return f"{tp} ends at offset {log.end}, but was read up to {offset}"
+    if log.start > offset:
+        return f"{tp} starts at offset {log.start}, but was read up to {offset} only"
+    return None
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,44 +173,56 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._schema = schema
         self._target: dict[TopicPartition, int] | None = None
         self._last_batch_ms = 0
+        self._missing = ""
 
     # -- partitions
 
-    def _views(self) -> dict[TopicPartition, PartitionView]:
-        """What is subscribed to now. A topic may have been deleted since the query started."""
-        logs = LogDirsView(self._options.paths, self._options.remote)
+    def _subscribed(self, logs: LogDirsView) -> list[TopicPartition]:
+        """The partitions that are subscribed to now. A topic may have been deleted since the query
+        started."""
         try:
-            wanted = subscribed(logs, self._options)
-        except StratalogError as error:
-            if self._options.fail_on_data_loss:
-                raise data_loss(str(error)) from None
-            topics = set(self._options.subscription.topics)
-            wanted = [each for each in logs.topic_partitions if each.topic in topics]
-        return open_partitions(logs, wanted, self._options)
+            return subscribed_partitions(logs, self._options)
+        except (UnknownTopicOrPartitionError, SourceError) as error:
+            self._report_missing(str(error))
+            return existing_partitions(logs, self._options)
+
+    def _report_missing(self, what: str) -> None:
+        """A warning comes once, although partitions are listed several times for each batch."""
+        if what != self._missing:
+            report_loss(what, fails_on_data_loss=self._options.fail_on_data_loss)
+        self._missing = what
 
     def _log_ends(self) -> dict[TopicPartition, LogEnds]:
+        logs = LogDirsView(self._options.paths, self._options.remote)
         ends = {}
-        for at, view in self._views().items():
-            with view, deletion_is_loss(at, self._options):
-                end = visible_end(view, self._options.isolation)
-                ends[at] = LogEnds(view.log_start_offset, end, topic_id_of(view))
+        for tp, view in open_partitions(logs, self._subscribed(logs), self._options).items():
+            with deletion_is_loss(tp, self._options):
+                ends[tp] = retry_if_moved(view, self._options, self._ends_of)
         return ends
+
+    def _ends_of(self, view: PartitionView) -> LogEnds:
+        end = visible_end(view, self._options.isolation)
+        return LogEnds(view.log_start_offset, end, topic_id_of(view))
 
     # -- how far a batch reads
 
     @one_line_errors
     def initialOffset(self) -> OffsetsJson:
         logs = LogDirsView(self._options.paths, self._options.remote)
-        views = open_partitions(logs, subscribed(logs, self._options), self._options)
-        check_named(self._options, views)
+        views = open_partitions(logs, subscribed_partitions(logs, self._options), self._options)
+        check_named_partitions(self._options, views)
         offsets, ids = {}, {}
-        for at, view in views.items():
-            with view, deletion_is_loss(at, self._options):
-                end = visible_end(view, self._options.isolation)
-                offsets[at] = starting_offset(at, view, self._options, end)
-                if (topic_id := topic_id_of(view)) is not None:
-                    ids[at.topic] = topic_id
+        for tp, view in views.items():
+            with deletion_is_loss(tp, self._options):
+                start_of = partial(self._start_of, tp)
+                offsets[tp], topic_id = retry_if_moved(view, self._options, start_of)
+                if topic_id is not None:
+                    ids[tp.topic] = topic_id
         return offsets_to_json(offsets, ids)
+
+    def _start_of(self, tp: TopicPartition, view: PartitionView) -> tuple[int, uuid.UUID | None]:
+        end = visible_end(view, self._options.isolation)
+        return starting_offset(tp, view, self._options, end), topic_id_of(view)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark passes one limit; if both are given, the other is taken from the options."""
@@ -206,7 +234,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {at: log.end for at, log in self._log_ends().items()}
+        self._target = {tp: log.end for tp, log in self._log_ends().items()}
 
     @one_line_errors
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
@@ -215,17 +243,17 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._target is not None:
             seen = self._target
             logs = {
-                at: log._replace(end=min(log.end, seen[at]))
-                for at, log in logs.items()
-                if at in seen
+                tp: log._replace(end=min(log.end, seen[tp]))
+                for tp, log in logs.items()
+                if tp in seen
             }
         fails = self._options.fail_on_data_loss
-        for at, what in find_recreated(topic_ids_from_json(start), logs).items():
+        for tp, what in find_recreated(topic_ids_from_json(start), logs).items():
             report_loss(what, fails_on_data_loss=fails)
-            read.pop(at, None)  # a new one, which is read from its start
-        check_still_there(read, logs, fails_on_data_loss=fails)
-        begin = with_new_partitions(read, logs, fails_on_data_loss=fails)
-        latest = {at: log.end for at, log in logs.items()}
+            read.pop(tp, None)  # a new one, which is read from its start
+        report_lost_offsets(read, logs, fails_on_data_loss=fails)
+        begin = with_new_partitions(without_lost(read, logs), logs, fails_on_data_loss=fails)
+        latest = {tp: log.end for tp, log in logs.items()}
         return offsets_to_json(self._admitted(begin, latest, limit), topic_ids(logs))
 
     def _admitted(
@@ -233,7 +261,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     ) -> dict[TopicPartition, int]:
         if isinstance(limit, ReadAllAvailable):
             return latest
-        now_ms = int(time.time() * 1000)
+        now_ms = current_time_ms()
         offsets_min = self._options.min_offsets_per_trigger
         # With AvailableNow there is nothing to wait for.
         if offsets_min is not None and self._target is None:
@@ -254,7 +282,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def reportLatestOffset(self) -> OffsetsJson:
         """Shown in the query's progress beside what has been read."""
         logs = self._log_ends()
-        return offsets_to_json({at: log.end for at, log in logs.items()}, topic_ids(logs))
+        return offsets_to_json({tp: log.end for tp, log in logs.items()}, topic_ids(logs))
 
     # -- splits of a batch
 
@@ -262,24 +290,24 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
         begin, stop = offsets_from_json(start), offsets_from_json(end)
         ids_before, ids = topic_ids_from_json(start), topic_ids_from_json(end)
-        views = self._views()
-        if self._options.fail_on_data_loss:
-            for at in stop.keys() - views.keys():
-                raise data_loss(f"{at} was deleted")
-        wanted = {at: view for at, view in views.items() if at in stop}
+        logs = LogDirsView(self._options.paths, self._options.remote)
+        views = open_partitions(logs, self._subscribed(logs), self._options)
+        for tp in sorted(stop.keys() - views.keys()):
+            report_loss(f"{tp} was deleted", fails_on_data_loss=self._options.fail_on_data_loss)
+        views_to_read = {tp: view for tp, view in views.items() if tp in stop}
 
-        def range_of(at: TopicPartition, view: PartitionView) -> OffsetRange:
-            if self._is_recreated(at.topic, ids.get(at.topic), topic_id_of(view)):
+        def range_of(tp: TopicPartition, view: PartitionView) -> OffsetRange:
+            if self._is_recreated(tp.topic, ids.get(tp.topic), topic_id_of(view)):
                 return OffsetRange(0, 0)  # the next batch begins with the new topic
-            first = begin.get(at, view.log_start_offset)
-            if self._is_recreated(at.topic, ids_before.get(at.topic), ids.get(at.topic)):
+            first = begin.get(tp, view.log_start_offset)
+            if self._is_recreated(tp.topic, ids_before.get(tp.topic), ids.get(tp.topic)):
                 first = view.log_start_offset
-            wanted = OffsetRange(first, max(first, stop[at]))
-            return held_range(at, view, wanted, self._options)
+            wanted = OffsetRange(first, max(first, stop[tp]))
+            return available_range(tp, view, wanted, self._options)
 
-        plan = plan_ranges(wanted, range_of, self._options)
+        plan = plan_ranges(views_to_read, range_of, self._options)
         _log.debug("%s", plan.summary)
-        return as_partitions(plan.splits)
+        return input_partitions(plan.splits)
 
     def _is_recreated(self, topic: str, before: uuid.UUID | None, now: uuid.UUID | None) -> bool:
         """Whether these ids differ. Raises DataLossError unless loss is allowed."""

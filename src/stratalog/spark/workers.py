@@ -74,7 +74,7 @@ class SparkWorkers:
         if not groups:
             return []
         context = self._context
-        with described(context, title), watched(context, self._on_progress, len(groups)):
+        with job_description(context, title), watched(context, self._on_progress, len(groups)):
             try:
                 results = work(context.parallelize(groups, len(groups))).collect()
             except Exception as error:
@@ -95,7 +95,7 @@ class _KeyedSparkTask:
     """A group whose tasks yield pairs of key and value."""
 
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
-        self._run = _SparkTask(_Listed(function))
+        self._run = _SparkTask(_CollectValues(function))
 
     def __call__(self, group: Sequence[Any]) -> list[Any]:
         pairs: list[Any] = []
@@ -104,8 +104,8 @@ class _KeyedSparkTask:
         return pairs
 
 
-class _Listed:
-    """All that a function yields."""
+class _CollectValues:
+    """Calls a function, and collects what it yields."""
 
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
         self._function = function
@@ -138,7 +138,7 @@ def job_error(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def described(context: SparkContext, title: str) -> Iterator[None]:
+def job_description(context: SparkContext, title: str) -> Iterator[None]:
     """Spark's own pages show the title while this runs."""
     context.setJobDescription(title)
     try:
@@ -158,7 +158,7 @@ def watched(
         return
     is_over = threading.Event()
 
-    def look() -> None:
+    def report() -> None:
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
@@ -169,7 +169,7 @@ def watched(
     def watch() -> None:
         with suppress(Exception):  # the JVM is gone, and the job that is waited for fails
             while not is_over.wait(_POLL_S):
-                look()
+                report()
 
     watcher = threading.Thread(target=watch, name="stratalog-progress", daemon=True)
     watcher.start()

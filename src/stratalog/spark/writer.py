@@ -26,9 +26,9 @@ from stratalog.bulk.target import abandon_job, abandon_runs, commit_staged
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.staged import RunStager, StagedCommit
 from stratalog.errors import SourceError, WriteSchemaError
+from stratalog.spark.catalog_tables import check_inserted
 from stratalog.spark.failures import one_line_errors
 from stratalog.spark.schema import check_write_schema
-from stratalog.spark.tables import check_inserted
 from stratalog.spark.workers import freeze_imported_modules
 from stratalog.storage.disk import Disk
 
@@ -64,14 +64,13 @@ class StratalogWriter(DataSourceArrowWriter):
         self._options = options
         self._job = uuid.uuid4().hex
         self._is_table = is_table
-        self._driver = options.target.kernel_and_devices()
+        self._driver_machine = options.target.kernel_and_devices()
 
     @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task."""
         rows = check_inserted(iterator) if self._is_table else iterator
-        stager = _stager(self._options, self._driver, self._job, 0)
-        return StagedMessage(_stage(rows, self._options, stager))
+        return StagedMessage(_stage(rows, self._options, self._driver_machine, self._job, 0))
 
     @one_line_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -106,27 +105,24 @@ def _runs_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedRun,
     )
 
 
-def _stager(
-    options: WriteOptions, driver: tuple[str, ...] | None, job: str, number: int
-) -> RunStager:
-    """For the task of Spark that runs here. If that is the driver's machine, the driver syncs the
-    files, together with what it changes in them."""
-    context = TaskContext.get()
-    task = 0 if context is None else context.partitionId()
-    is_here = driver is not None and options.target.kernel_and_devices() == driver
-    return RunStager(Disk(), job, number, task, syncs=not is_here)
-
-
 def _stage(
     batches: Iterator[pa.RecordBatch],
     options: WriteOptions,
-    stager: RunStager,
+    driver_machine: tuple[str, ...] | None,
+    job: str,
+    number: int,
     *,
     is_stream: bool = False,
 ) -> tuple[StagedRun, ...]:
+    """Stage the rows of the task of Spark that runs here, for this commit. If this is the
+    driver's machine, the driver syncs the files, together with what it changes in them."""
     from stratalog.bulk.row_staging import stage_rows  # noqa: PLC0415 - loads kernels
 
     freeze_imported_modules()
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    is_here = driver_machine is not None and options.target.kernel_and_devices() == driver_machine
+    stager = RunStager(Disk(), job, number, task, syncs=not is_here)
     return stage_rows(batches, options, stager, is_stream=is_stream)
 
 
@@ -145,15 +141,14 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         check_write(options, schema, overwrite=overwrite)
         self._options = options
-        self._driver = options.target.kernel_and_devices()
+        self._driver_machine = options.target.kernel_and_devices()
 
     @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task of a micro-batch."""
         query_id, batch_id = _task_property(QUERY_ID), _task_property(BATCH_ID)
-        job = uuid.UUID(query_id).hex
-        stager = _stager(self._options, self._driver, job, int(batch_id))
-        runs = _stage(iterator, self._options, stager, is_stream=True)
+        job, number = uuid.UUID(query_id).hex, int(batch_id)
+        runs = _stage(iterator, self._options, self._driver_machine, job, number, is_stream=True)
         return StagedMessage(runs, query_id)
 
     @one_line_errors

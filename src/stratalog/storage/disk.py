@@ -1,7 +1,8 @@
 """All I/O of the writer: files that grow, mappings, replacements, renames, and their fsyncs.
 
-Whatever changes the disk or makes it durable is one of the `SystemCalls`, so tests can let any of
-them fail, or lose what no fsync covers, and still run the code below. Reading bypasses them.
+Every call that changes the disk or makes changes durable is one of the `SystemCalls`, so tests can
+make each of them fail, or lose changes that no fsync covers, and still run the code below. Reading
+bypasses them.
 
 Invariants:
 
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from stratalog.errors import DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
-from stratalog.storage.closing import Closing
+from stratalog.storage.closeable import Closeable
 from stratalog.storage.locks import FileLock, detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def fsync_error(error: OSError, path: Path) -> FsyncError:
     return FsyncError(path, "fsync", error.errno or errno.EIO, error.strerror or str(error))
 
 
-class AppendFile(Closing):
+class AppendFile(Closeable):
     """A file held open for appending by its only writer.
 
     An append is in the file completely or not at all, as far as this process can see. After a
@@ -131,7 +132,7 @@ class AppendFile(Closing):
         self._allocated_bytes = allocated_bytes
         self._pwrite = calls.pwrite
         self._is_failed = False
-        self._closing = Lock()  # nobody may close the file, and give its number away, in an fsync
+        self._closing = Lock()  # keeps the file open, and its descriptor in use, during an fsync
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
@@ -183,7 +184,7 @@ class AppendFile(Closing):
             self._calls.start_writing(self._fd, position, self.size_bytes - position)
 
     def fsync(self) -> bool:
-        """All that was written is on disk afterwards. A failure is final for this handle.
+        """Make everything that was written durable. A failure is final for this handle.
 
         Any thread may call it, while others write or close; False if the file is closed already.
         """
@@ -363,8 +364,8 @@ class Disk:
             raise failure from error
 
     def drop_cache(self, path: Path) -> None:
-        """Have the next read come from the disk. After a failed fsync, what the kernel could not
-        write is still in its memory and looks as if it were on the disk."""
+        """Drop the file from the page cache, so that the next read comes from the disk. After a
+        failed fsync, the cache may have data that was never written."""
         with storage_errors("drop the cache of", path):
             fd = self._calls.open(path, os.O_RDONLY | os.O_CLOEXEC, _FILE_MODE)
             try:

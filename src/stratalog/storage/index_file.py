@@ -43,6 +43,8 @@ PACKERS_MAX: Final = 256
 _LAST: Final = 1 << 63
 
 # The layouts of `OffsetEntry.pack` and `TimeEntry.pack`.
+_OFFSET_ENTRY_BYTES: Final = offset_index.ENTRY_BYTES
+_TIME_ENTRY_BYTES: Final = time_index.ENTRY_BYTES
 _OFFSET_ENTRY: Final = "ii"
 _TIME_ENTRY: Final = "qi"
 _pack_offset_entry = struct.Struct(">" + _OFFSET_ENTRY).pack_into
@@ -55,7 +57,7 @@ class IndexFile(ABC):
     entry_bytes: ClassVar[int]
     layout: ClassVar[str]
     slots_kept: ClassVar[int] = 0
-    """That ordinary entries leave free."""
+    """Slots that are reserved for the last entry of a segment."""
 
     def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
         """`bytes_max` is rounded down to complete entries; a file with more entries keeps them."""
@@ -66,8 +68,8 @@ class IndexFile(ABC):
         slots_max = bytes_max // self.entry_bytes
         if partial_bytes:
             disk.truncate(path, slots * self.entry_bytes)
-        # Read, not mapped: a file that was not trimmed has holes, and to look into one through the
-        # mapping takes a page. On a tmpfs that is full, that is a SIGBUS.
+        # Read, not mapped: a file that was not trimmed has holes, and reading a hole through the
+        # mapping allocates a page. On a full tmpfs that is a SIGBUS.
         content = read_file(path) if slots else b""
         self.buffer = disk.map_file(path, max(slots, slots_max) * self.entry_bytes)
         self.entries = self._count_entries(memoryview(content))
@@ -75,9 +77,9 @@ class IndexFile(ABC):
             self.entries = 1  # trimmed to one entry whose bytes are all zero
         self.entries_max = max(slots_max, self.entries)
         self.entries_ready = 0
-        """Up to this number, an entry needs no check for a slot or for space."""
+        """Up to this number of entries, no check for a free slot or for space is needed."""
         self.is_trimmed = False
-        """The next opening may truncate the file further: read `buffer` no more."""
+        """Do not read `buffer` then: the next opening may truncate the file further."""
         self._reserved_bytes = self.used_bytes
         self._has_clean_tail = content.count(0, self.used_bytes) == len(content) - self.used_bytes
         self._packers: dict[int, Callable[..., None]] = {}
@@ -149,7 +151,8 @@ class IndexFile(ABC):
             self.buffer[start:end] = bytes(end - start)
 
     def trim(self) -> None:
-        """Truncate the file to its entries. No appends afterwards; lookups continue."""
+        """Truncate the file to its entries. No appends afterwards; readers open the file instead of
+        using `buffer`."""
         self._disk.truncate(self.path, self.used_bytes)
         self.entries_max = self.entries_ready = self.entries
         self.is_trimmed = True
@@ -160,14 +163,11 @@ class IndexFile(ABC):
             reason = f"bytes other than zero follow {self.entries} entries"
             raise CorruptIndexError(reason, position=self.used_bytes, path=self.path)
 
-    def flush(self) -> None:
-        self._disk.fsync(self.path)
-
 
 class OffsetIndexFile(IndexFile):
     """`.index`: last offset of a batch, and where the batch starts."""
 
-    entry_bytes = offset_index.ENTRY_BYTES
+    entry_bytes = _OFFSET_ENTRY_BYTES
     layout = _OFFSET_ENTRY
 
     def _count_entries(self, content: memoryview) -> int:
@@ -186,7 +186,7 @@ class OffsetIndexFile(IndexFile):
         entries = self.entries
         if entries >= self.entries_ready and not self.make_ready(1):
             return
-        _pack_offset_entry(self.buffer, entries * 8, relative_offset, position)
+        _pack_offset_entry(self.buffer, entries * _OFFSET_ENTRY_BYTES, relative_offset, position)
         self.entries = entries + 1
 
     def lookup(self, target: int) -> OffsetIndexHit:
@@ -213,14 +213,15 @@ class TimeIndexFile(IndexFile):
     It is full when one slot is left, which is for the last entry of the segment.
     """
 
-    entry_bytes = time_index.ENTRY_BYTES
+    entry_bytes = _TIME_ENTRY_BYTES
     layout = _TIME_ENTRY
     slots_kept = 1
 
     def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
         super().__init__(disk, path, base_offset, bytes_max)
         self.last_timestamp = self.last.timestamp
-        """That of the last entry; -1 for an empty index. The next entry's must be larger."""
+        """The timestamp of the last entry; -1 for an empty index. The next entry must have a larger
+        one."""
 
     @property
     def last(self) -> TimeEntry:
@@ -244,7 +245,7 @@ class TimeIndexFile(IndexFile):
         entries = self.entries
         if entries >= self.entries_ready and not self.make_ready(1):
             return
-        _pack_time_entry(self.buffer, entries * 12, timestamp, relative_offset)
+        _pack_time_entry(self.buffer, entries * _TIME_ENTRY_BYTES, timestamp, relative_offset)
         self.last_timestamp = timestamp
         self.entries = entries + 1
 
@@ -348,7 +349,7 @@ class IndexPair(NamedTuple):
     ) -> tuple[OffsetIndexFile, TimeIndexFile]:
         """Map both at `bytes_max`, for a log that ends at `end`. `rebuild` reads the log, so it is
         called only if necessary. For an empty log, mapping creates the files."""
-        if end.position and not self._are_there():
+        if end.position and not self._files_exist():
             self.write(rebuild())
         try:
             return self._map(end, bytes_max)
@@ -361,7 +362,7 @@ class IndexPair(NamedTuple):
         self.disk.write_file(self.offset_index, entries.offset_index, is_synced=False)
         self.disk.write_file(self.time_index, entries.time_index, is_synced=False)
 
-    def _are_there(self) -> bool:
+    def _files_exist(self) -> bool:
         return self.disk.exists(self.offset_index) and self.disk.exists(self.time_index)
 
     def _map(self, end: SegmentEnd, bytes_max: int) -> tuple[OffsetIndexFile, TimeIndexFile]:

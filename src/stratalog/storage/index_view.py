@@ -23,6 +23,7 @@ from stratalog.errors import CorruptIndexError
 from stratalog.format import offset_index, time_index
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX, WARM_BYTES
+from stratalog.format.names import FileKind
 from stratalog.format.offset_index import POSITION_MAX
 from stratalog.storage.log_file import open_file
 from stratalog.storage.trace import IndexKind, IndexStep, Probe
@@ -61,7 +62,7 @@ class IndexFormat(NamedTuple):
     """One of the two sparse index formats, as far as a reader needs it."""
 
     kind: IndexKind
-    extension: str
+    file_kind: FileKind
     entry_bytes: int
     entry_codes: str
     lookup: _Lookup
@@ -70,7 +71,7 @@ class IndexFormat(NamedTuple):
 
 OFFSET_INDEX: Final = IndexFormat(
     "offset",
-    ".index",
+    FileKind.OFFSET_INDEX,
     offset_index.ENTRY_BYTES,
     "ii",
     offset_index.lookup,
@@ -78,7 +79,7 @@ OFFSET_INDEX: Final = IndexFormat(
 )
 TIME_INDEX: Final = IndexFormat(
     "time",
-    ".timeindex",
+    FileKind.TIME_INDEX,
     time_index.ENTRY_BYTES,
     "qi",
     time_index.lookup,

@@ -23,10 +23,9 @@ from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import (
     FileKind,
     PartitionDir,
-    PartitionFile,
     RootFile,
+    known_partition_file,
     parse_partition_dir,
-    parse_partition_file,
     parse_root_file,
 )
 from stratalog.storage.log_file import check_absent, list_directory, read_file
@@ -102,7 +101,7 @@ def scan_log_dir(path: Path) -> LogDirListing:
     is_new = listing.is_empty and root_files == {RootFile.LOCK}
     is_marked = bool(root_files - {RootFile.LOCK})
     if not is_new and not is_marked and not any(map(_has_files, listing.partitions)):
-        raise NotALogDirError(_what_is_missing(listing))
+        raise NotALogDirError(_not_a_log_dir_reason(listing))
     return listing
 
 
@@ -131,7 +130,7 @@ def read_offset_checkpoint(
 
 
 def _is_complete(data: bytes) -> bool:
-    """Whether a checkpoint certainly is not cut off: it says how many lines it has."""
+    """Whether a checkpoint is certainly not truncated: its header has the number of lines."""
     try:
         _decoded_offsets(data)
     except StratalogError:
@@ -141,7 +140,7 @@ def _is_complete(data: bytes) -> bool:
 
 @lru_cache(maxsize=8)
 def _decoded_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Every partition of a directory asks for the same file: it is decoded once per content."""
+    """Every partition of a directory reads the same file, so the decoded content is cached."""
     return decode_offsets(data)
 
 
@@ -155,7 +154,7 @@ def _add_directory(listing: LogDirListing, path: Path) -> None:
         listing.partitions.append(ListedPartition(path, directory))
 
 
-def _what_is_missing(listing: LogDirListing) -> str:
+def _not_a_log_dir_reason(listing: LogDirListing) -> str:
     if listing.has_segments:
         return (
             f"{listing.path}: not a log directory but a partition, with segments in it; use "
@@ -169,18 +168,12 @@ def _what_is_missing(listing: LogDirListing) -> str:
 
 def _has_files(partition: ListedPartition) -> bool:
     try:
-        return any(_file_of(file.name) is not None for file in list_directory(partition.path))
+        names = (file.name for file in list_directory(partition.path))
+        return any(known_partition_file(name) is not None for name in names)
     except OSError:  # removed meanwhile, or not accessible
         return False
 
 
-def _file_of(name: str) -> PartitionFile | None:
-    try:
-        return parse_partition_file(name)
-    except InvalidNameError:
-        return None
-
-
 def _is_segment(name: str) -> bool:
-    file = _file_of(name)
+    file = known_partition_file(name)
     return file is not None and file.kind is FileKind.LOG

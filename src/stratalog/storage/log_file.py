@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 from stratalog.errors import AccessDeniedError, CorruptError, StoreError, UnsupportedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
 from stratalog.format.resync import FoundBatch, IncompleteBatch, find_next_batch
-from stratalog.storage.closing import Closing
+from stratalog.storage.closeable import Closeable
 from stratalog.storage.disk import storage_error
 from stratalog.storage.remote_path import RemotePath
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WALK_WINDOW_BYTES = 4096
+ZERO_CHECK_BYTES: Final = 1 << 20
 
 
 def read_file(
@@ -37,8 +38,8 @@ def read_file(
     """The content of a small file. Raises FileNotFoundError, NotADirectoryError (a part of the path
     is a file), AccessDeniedError or StorageError.
 
-    With `has_checksum`, or if it `is_complete`, a store need not be asked whether the file was
-    replaced meanwhile."""
+    With `has_checksum`, or if it `is_complete`, there is no request to a store to find out whether
+    the file was replaced meanwhile."""
     try:
         if isinstance(path, RemotePath):
             if has_checksum:
@@ -66,8 +67,8 @@ def check_absent(path: Path) -> None:
 
 
 def read_decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """What a small file holds; None if there is no such file. If it is corrupt, the error names
-    it."""
+    """The decoded content of a small file; None if there is no such file. An error for a corrupt
+    file names it."""
     try:
         return decode(read_file(path))
     except FileNotFoundError:
@@ -97,7 +98,7 @@ class FileIdentity(NamedTuple):
         return self.inode == other.inode and self.size_bytes <= other.size_bytes
 
 
-class LogFile(Closing):
+class LogFile(Closeable):
     """A file held open for reading."""
 
     path: Path
@@ -133,13 +134,21 @@ class LogFile(Closing):
         not, as long as it is open."""
 
     def check_one_version(self) -> None:
-        """The same, unless all that was read came with one request: then it is of one version,
-        that of the listing or a later one."""
+        """Like `check_unchanged`, unless all that was read came with one request: then it is of one
+        version, that of the listing or a later one."""
         self.check_unchanged()
 
     def peek(self, position: int) -> Peek | None:
         """The first bytes of the entry at `position`, decoded; None at the end of the file."""
         return peek(self.read(position, PEEK_BYTES))
+
+    def is_zero(self, position: int, end: int) -> bool:
+        """Whether there is nothing but zeros in [position, end), as far as the file goes."""
+        for start in range(position, end, ZERO_CHECK_BYTES):
+            data = self.read(start, min(ZERO_CHECK_BYTES, end - start))
+            if data.count(0) != len(data):
+                return False
+        return True
 
     def walk(self, position: int, end: int, *, offset_min: int) -> Iterator[tuple[int, Peek]]:
         """Position and peek of each complete, plausible entry in [position, end), headers only.
@@ -209,7 +218,7 @@ class LocalFile(LogFile):
         return self._read_on(data, position, size_bytes)
 
     def _read_on(self, data: bytes, position: int, size_bytes: int) -> bytes:
-        """Linux limits a read to 2 GiB, and a signal may end it anywhere."""
+        """Read the remaining bytes: Linux limits a read to 2 GiB, and a signal may interrupt it."""
         parts = [data]
         done = len(data)
         while more := os.pread(self._fd, size_bytes - done, position + done):
@@ -295,7 +304,7 @@ def next_valid_batch(file: LogFile, position: int, end: int, *, offset_min: int)
         if isinstance(search, FoundBatch):
             return position + search.entry.position
         if isinstance(search, IncompleteBatch):
-            # A look-alike may claim any length, so the window grows for this candidate alone.
+            # A false candidate may declare any length, so the window grows for this candidate only.
             window_bytes = max(RESYNC_WINDOW_BYTES, search.end - search.position)
             if search.position == 0 and search.end <= len(window):
                 return None

@@ -1,8 +1,8 @@
 """Which part of a segment is valid after an unclean shutdown: the batches up to the first bad one.
 
-Valid means complete, its CRC right, its offsets above those before and within reach of the
-segment's base offset. As in `index_view.rebuild_indexes`, compiled kernels take over when very many
-batches have to be checked.
+A valid batch is complete, has a right CRC, and its offsets are above those before it and not too
+far above the segment's base offset. As in `index_view.rebuild_indexes`, compiled kernels take over
+when very many batches have to be checked.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Check:
                         self._take_in_bulk(end)
                         break
         except (UnsupportedError, LimitExceededError):
-            raise  # the bytes are right: other versions can read them
+            raise  # the bytes are valid: other versions can read them
         except CorruptError as error:
             corruption = error
         self._index.finish()
@@ -115,8 +115,9 @@ class _Check:
                 self._on_batch(loaded)
 
     def _check_next(self, loaded: LoadedBatch) -> None:
-        """No CRC covers a base offset. If the batch after it has lower offsets, this one
-        is wrong, and the segment is not split because of it."""
+        """Check a batch with a high base offset against the next batch. No CRC covers a base
+        offset: if the next batch has lower offsets, this one is corrupt, and the segment is not
+        split."""
         position = loaded.position + loaded.entry.size_bytes
         following = self._view.file.peek(position) if position < self._end else None
         if following is None or not self._view.is_valid(position):

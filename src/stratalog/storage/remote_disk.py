@@ -64,7 +64,7 @@ class RemoteDisk:
         at.store.move(at.key, _remote(target).key, at)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> bool:
-        """It is removed if it was there; that it was is taken for granted."""
+        """Remove a file. Returns True even if there was none: finding out would take a request."""
         del missing_ok
         at = _remote(path)
         at.store.delete(at.key, at)

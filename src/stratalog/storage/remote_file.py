@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES: Final = 256 << 10
 LOOK_BACK_BYTES: Final = 32 << 10
-"""An index entry may lead a little before the position that was looked at first."""
+"""An index entry may lead to a position a little before the one that was read first."""
 BLOCK_BYTES_MAX: Final = 8 << 20
 KEPT_BYTES_MAX: Final = 16 << 20
 RANGE_BYTES: Final = 16 << 20
@@ -113,7 +113,7 @@ class RemoteFile(LogFile):
             try:
                 return scan.read(position, end)
             except BaseException:
-                self._scan = None  # whoever tries again asks again
+                self._scan = None  # a retry fetches again
                 scan.cancel()
                 raise
         return self._read_block(position, end)
@@ -141,7 +141,7 @@ class RemoteFile(LogFile):
         is compared then."""
         if not self._is_unchecked:
             return
-        self._is_unchecked = False  # bytes that come from here on are for the next check
+        self._is_unchecked = False  # bytes that are received from here on are for the next check
         try:
             if not self._remote.store.has_version(self._remote.key, self.path, self._version):
                 self._remote.store.forget_content(self._remote.key)
@@ -195,7 +195,8 @@ class RemoteFile(LogFile):
         return self.fetch_quietly(start, end)
 
     def _fetch_whole(self) -> bytes:
-        """What others may have read, too: many look at the same index."""
+        """Read the whole file through the cache of the store, because many readers read the same
+        index."""
         try:
             content = self._remote.store.read_content(self._remote.key, self.path)
         except FileNotFoundError:
@@ -279,7 +280,8 @@ class _Scan:
         return b"".join(pieces)
 
     def _fetch_ahead(self, end: int) -> None:
-        """At least what is asked for, and the next range; more once the first was not enough."""
+        """Fetch up to `end` at least, and the next range; more ranges once the first was not
+        enough."""
         while self._next < end:
             self._submit()
         ahead = 1 if len(self._ranges) == self._count else IN_FLIGHT

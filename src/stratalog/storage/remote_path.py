@@ -86,7 +86,7 @@ class RemotePath(PosixPath):
 
     @property
     def _parts(self) -> NoReturn:
-        """What `Path(path)` asks for, up to Python 3.11."""
+        """Used by `Path(path)`, up to Python 3.11."""
         self.__fspath__()
 
     @property
@@ -189,8 +189,8 @@ class RemotePath(PosixPath):
         return f"{root}/{self._inner}" if self._inner else root
 
     def listed(self, *, age_max_s: float = LISTING_AGE_MAX_S) -> dict[str, StoredFile]:
-        """The names in this directory; none if it does not exist. A listing of the last seconds
-        will do, unless `age_max_s` says otherwise."""
+        """The names in this directory; none if it does not exist. Uses a cached listing of the last
+        seconds, or of the last `age_max_s`."""
         return self.store.list(self.key, self, age_max_s=age_max_s)
 
     def status(self) -> StoredFile | None:

@@ -37,8 +37,8 @@ class ActiveSegment(NamedTuple):
     is_time_index_full: bool
 
 
-class Incoming(NamedTuple):
-    """The append, and its time."""
+class IncomingAppend(NamedTuple):
+    """The append to decide on, and its time."""
 
     size_bytes: int
     last_offset: int
@@ -51,11 +51,11 @@ class RollLimits(NamedTuple):
 
     segment_bytes: int
     segment_ms: int
-    """Less the jitter that was drawn for this segment."""
+    """`segment.ms` minus the random jitter of this segment."""
 
 
 def roll_reason(
-    segment: ActiveSegment, incoming: Incoming, limits: RollLimits
+    segment: ActiveSegment, incoming: IncomingAppend, limits: RollLimits
 ) -> RollReason | None:
     """Why `incoming` needs a new segment; None if it fits into this one.
 

@@ -29,7 +29,7 @@ from stratalog.storage.recovery import check_segment
 from stratalog.storage.roll import (
     NO_FIRST_TIMESTAMP,
     ActiveSegment,
-    Incoming,
+    IncomingAppend,
     RollLimits,
     RollReason,
     roll_reason,
@@ -37,7 +37,7 @@ from stratalog.storage.roll import (
 from stratalog.storage.segment_view import (
     LargestTimestamp,
     PublishedState,
-    Seek,
+    SeekResult,
     SegmentEnd,
     SegmentReaders,
     SegmentView,
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
     from stratalog.storage.log_file import LogFile
     from stratalog.storage.recovery import OnBatch, ValidPart
-    from stratalog.storage.roll import RollReason
+
+_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 _State: TypeAlias = "tuple[int, int, IndexState]"
 """Size in bytes, next offset, and what the rule for index entries remembers."""
@@ -64,9 +65,10 @@ _State: TypeAlias = "tuple[int, int, IndexState]"
 class SegmentWriter:
     """Appends to a segment. One thread calls it; others may read `published` at any time.
 
-    Apart from the files, an append changes one tuple, and replaces it at the very end. So whatever
-    interrupts it, even Ctrl-C between two instructions, leaves the earlier state; the next append
-    removes what may be in the files by then.
+    What counts of an append, apart from the files, is one tuple, which is replaced at the very end.
+    So whatever interrupts it, even Ctrl-C between two instructions, leaves the earlier state; the
+    next append removes what may be in the files by then. The earlier tuple is kept for readers, who
+    do not see an append before the log end has moved.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class SegmentWriter:
         self.limits = RollLimits(segment_bytes=POSITION_MAX, segment_ms=(1 << 63) - 1)
         self._next_offset_max = self.base_offset + RELATIVE_OFFSET_MAX + 1
         self._state: _State = (log.size_bytes, next_offset, (*time_index.last, 0))
+        self._earlier_state = self._state
         with suppress(DiskFullError):
             time_index.make_ready(1)  # so that closing the segment needs no more space
 
@@ -100,10 +103,20 @@ class SegmentWriter:
         """(-1, base offset) when no batch has a timestamp."""
         return LargestTimestamp(*self._state[2][:2])
 
-    @property
-    def state(self) -> PublishedState:
-        """Both of the above, at the same moment."""
-        position, next_offset, (timestamp, offset, _) = self._state
+    def state_at(self, log_end_offset: int | None) -> PublishedState:
+        """`published` and `largest_timestamp`, at the same moment.
+
+        With a log end, an append that is not part of the log yet is left out. This relies on the
+        order of reads: if the earlier state is newer than the log end, the log has grown since.
+        """
+        state, earlier = self._state, self._earlier_state
+        if (
+            log_end_offset is not None
+            and state[1] > log_end_offset
+            and earlier[1] >= log_end_offset
+        ):
+            state = earlier
+        position, next_offset, (timestamp, offset, _) = state
         return PublishedState(
             SegmentEnd(position, next_offset), LargestTimestamp(timestamp, offset)
         )
@@ -133,7 +146,7 @@ class SegmentWriter:
             is_time_index_full=time_index.is_full,
         )
         return roll_reason(
-            facts, Incoming(size_bytes, last_offset, max_timestamp, now_ms), self.limits
+            facts, IncomingAppend(size_bytes, last_offset, max_timestamp, now_ms), self.limits
         )
 
     def has_index_room(self, entries: int) -> bool:
@@ -169,6 +182,7 @@ class SegmentWriter:
             raise
         if not start:
             self.first_timestamp = spans[0].max_timestamp
+        self._earlier_state = self._state
         self._state = after
         return start
 
@@ -204,7 +218,7 @@ class SegmentWriter:
     def append_batch(
         self, data: Buffer, base_offset: int, last_offset: int, max_timestamp: int
     ) -> int:
-        """`append` for one batch, which is what producers send: the same, faster."""
+        """A faster `append` for a single batch, which is what producers send."""
         start, expected_offset, index_state = self._state
         log, size_bytes = self.log, len(data)
         end = start + size_bytes
@@ -230,12 +244,13 @@ class SegmentWriter:
             raise
         if not start:
             self.first_timestamp = max_timestamp
+        self._earlier_state = self._state
         self._state = (end, last_offset + 1, index_state)
         return start
 
     def _reject(self, data: Buffer, spans: Sequence[BatchSpan]) -> NoReturn:
-        """Raise for an append that does not continue the segment. Only overflow is not a bug of the
-        caller."""
+        """Raise for an append that does not continue the segment. Anything but an overflow is a bug
+        of the caller."""
         size_bytes, next_offset = self.published
         last_offset = spans[-1].last_offset if spans else next_offset
         if last_offset >= self._next_offset_max:
@@ -265,7 +280,8 @@ class SegmentWriter:
         next_offset = min(next_offset, max(offset, self.base_offset))
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        self._state = (size_bytes, next_offset, (largest, largest_offset, 0))
+        self._earlier_state = (size_bytes, next_offset, (largest, largest_offset, 0))
+        self._state = self._earlier_state
         try:
             self.log.truncate(size_bytes)
         except BaseException:
@@ -277,7 +293,8 @@ class SegmentWriter:
             self._state = (size_bytes, next_offset, (*self._find_largest(reader), 0))
 
     def _find_largest(self, reader: LogFile) -> LargestTimestamp:
-        """That of the last time entry, unless a batch after it is newer."""
+        """The largest timestamp: that of the last time entry, unless a later batch has a larger
+        one."""
         timestamp, offset = self.time_index.last
         start, end = self.offset_index.lookup(offset).position, self._state[0]
         for _, batch in reader.walk(start, end, offset_min=self.base_offset):
@@ -299,11 +316,6 @@ class SegmentWriter:
         self.log.close()
 
 
-__all__ = ["BatchSpan", "Segment"]
-
-_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
-
-
 class Segment:
     """The segment at `base_offset`; inactive until `become_active`."""
 
@@ -317,7 +329,7 @@ class Segment:
         self._config = config
         self._roll_jitter_ms = 0
         self._writer: SegmentWriter | None = None
-        # What is known of an inactive segment; an active one asks its writer.
+        # Cached facts of an inactive segment; the writer has those of an active one.
         self._size_bytes = size_bytes
         self._end: SegmentEnd | None = None
         self._largest_timestamp: LargestTimestamp | None = None
@@ -383,7 +395,8 @@ class Segment:
 
     @property
     def largest_timestamp(self) -> LargestTimestamp:
-        """With the last offset of the first batch that has it; (-1, base offset) without any."""
+        """The largest timestamp, and the last offset of the first batch that has it; (-1, base
+        offset) without any."""
         writer = self._writer
         if writer is not None:
             return writer.largest_timestamp
@@ -416,9 +429,9 @@ class Segment:
     # -- writing
 
     def append(self, data: Buffer, spans: Sequence[BatchSpan]) -> int:
-        """Write ready batches, see `SegmentWriter.append`. Returns the position of the first."""
-        writer = self._writer
-        return (self.writer if writer is None else writer).append(data, spans)
+        """Write batches that have their offsets, see `SegmentWriter.append`. Returns the position
+        of the first."""
+        return self.writer.append(data, spans)
 
     def roll_reason(
         self, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
@@ -427,7 +440,7 @@ class Segment:
         return self.writer.roll_reason(size_bytes, last_offset, max_timestamp, now_ms)
 
     @property
-    def active_writer(self) -> SegmentWriter | None:
+    def writer_if_active(self) -> SegmentWriter | None:
         """None if the segment is inactive."""
         return self._writer
 
@@ -546,7 +559,7 @@ class Segment:
 
         `on_batch` may call `append_aborted`: the transaction index starts empty.
         `before_truncation` is called once it is known that bytes will be dropped. The truncation is
-        durable, lest they come back after those that are appended next. The segment must be
+        durable, so that a crash cannot bring dropped bytes back after new ones. The segment must be
         inactive, and nobody may read it meanwhile.
         """
         if self._writer is not None:
@@ -590,27 +603,34 @@ class Segment:
         """
         return self._readers.log(self.path)
 
-    def view(self) -> SegmentView:
-        """The segment up to its published end, for all lookups."""
+    def view(self, log_end_offset: int | None = None) -> SegmentView:
+        """The segment up to its published end, for all lookups; as part of a log that ends at
+        `log_end_offset`, without what is being appended or installed."""
         writer = self._writer
         if writer is None:
-            size_bytes, end = self._size_bytes, self._end
-            view = self._readers.sealed_view(self.path, size_bytes, self._largest_timestamp)
+            size_bytes, end, largest = self._size_bytes, self._end, self._largest_timestamp
+            base = self.base_offset
+            if log_end_offset == base and end is not None and end.next_offset > base:
+                # It is being installed as a whole, and readers do not see it yet.
+                size_bytes, end = 0, SegmentEnd(0, base)
+                largest = LargestTimestamp(NO_TIMESTAMP, base)
+            view = self._readers.sealed_view(self.path, size_bytes, largest)
             if end is not None and end.position == size_bytes:
-                view.end = end  # looked for later, it might include what is being appended by then
+                view.end = end  # found later, it might include an append in progress
             return view
-        return self._readers.live_view(self.path, writer)
+        return self._readers.live_view(self.path, writer, writer.state_at(log_end_offset))
 
     @contextmanager
     def _short_view(self) -> Iterator[SegmentView]:
-        """For one lookup: a lookup in a thousand segments leaves no file open."""
+        """A view for one lookup, closed afterwards: a lookup in a thousand segments leaves no file
+        open."""
         view = SegmentView(self.path, self.base_offset, self._size_bytes)
         try:
             yield view
         finally:
             view.release()
 
-    def seek(self, target: int) -> Seek:
+    def seek(self, target: int) -> SeekResult:
         """The first batch whose last offset is at or above `target`, up to the published end."""
         writer = self._writer
         if writer is None:
@@ -619,9 +639,9 @@ class Segment:
         position = writer.offset_index.lookup(target).position
         for found_at, batch in self.reader.walk(position, end, offset_min=self.base_offset):
             if batch.last_offset >= target:
-                return Seek(found_at, batch)
+                return SeekResult(found_at, batch)
             position = found_at + batch.size_bytes
-        return Seek(position, None)
+        return SeekResult(position, None)
 
     def release(self) -> None:
         """Close what readers have open. The next use opens it again."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from stratalog.format.log_entry import EntryHeader
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.index_file import IndexFile
-    from stratalog.storage.index_view import Anchor, IndexFormat
+    from stratalog.storage.index_view import Anchor
     from stratalog.storage.segment import SegmentWriter
     from stratalog.storage.trace import IndexKind, Trace
 
@@ -63,14 +63,14 @@ class SegmentEnd(NamedTuple):
 def find_end(view: SegmentView) -> SegmentEnd:
     """The end of the last valid batch. Lets the view see what the file has by now.
 
-    Searches after the last index entry first, then after ever earlier ones. The index is read
-    before the size, so on a live log it never points past the bytes seen. Corruption in the middle
-    is skipped: what follows it is still part of the log.
+    Searches after the last index entry first, then after earlier and earlier ones. The index is
+    read before the size, so on a live log it never points past the bytes seen. Corruption in the
+    middle is skipped: what follows it is still part of the log.
     """
     last = view.offset_index.last()
     view.size_bytes = max(view.size_bytes, view.file.size_bytes)
     if last is not None:
-        view.seek(last[1])  # replaces the index if the log contradicts it
+        view.seek(last[1])  # rebuilds the index if the log contradicts it
     index, stop = view.offset_index, view.size_bytes
     slot, back = index.entries - 1, 1
     while True:
@@ -90,7 +90,7 @@ def _last_valid_batch(view: SegmentView, position: int, stop: int) -> LoadedBatc
     that continues the one before it.
     """
     before, found = None, None
-    for batch in _good_batches(view, position, stop):
+    for batch in _valid_batches(view, position, stop):
         if found is None or batch.entry.offset >= found.header.next_offset:
             before, found = found, batch
         elif before is None or batch.entry.offset >= before.header.next_offset:
@@ -98,7 +98,7 @@ def _last_valid_batch(view: SegmentView, position: int, stop: int) -> LoadedBatc
     return found
 
 
-def _good_batches(view: SegmentView, position: int, stop: int) -> Iterator[LoadedBatch]:
+def _valid_batches(view: SegmentView, position: int, stop: int) -> Iterator[LoadedBatch]:
     """Every batch with a valid CRC that begins in [position, stop), in any order of offsets."""
     resume: int | None = position
     while resume is not None and resume < stop:
@@ -145,11 +145,11 @@ class OffsetTime(NamedTuple):
 class SegmentTimes:
     """Lookups by timestamp in one segment.
 
-    An entry of the time index says: up to this offset no record is newer than this timestamp. That
-    cannot be proven without reading the log, but it can be refuted: the batch it names must exist
-    and have exactly that timestamp, and no batch after the last entry may be newer. An index that
-    fails is replaced by one built from the log; one that merely ends early, as a live broker's
-    does, is completed.
+    An entry of the time index means: up to this offset no record is newer than this timestamp.
+    Proving that takes reading the log, but two cheap checks find wrong entries: the batch that it
+    names must exist and have exactly that timestamp, and no batch after the last entry may be
+    newer. An index that fails is replaced by one built from the log. One that only ends early, as a
+    live broker's does, is completed.
     """
 
     def __init__(self, segment: SegmentView) -> None:
@@ -165,7 +165,8 @@ class SegmentTimes:
 
     @property
     def largest_out_of_reach(self) -> LargestTimestamp:
-        """Largest of batches too far above the base offset for an index; old brokers wrote such."""
+        """The largest timestamp of batches whose offsets are too far above the base offset for an
+        index. Old brokers wrote such batches."""
         largest = LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
         reach = self._segment.base_offset + RELATIVE_OFFSET_MAX
         for _, batch in self._segment.walk(self._segment.seek(reach + 1).position):
@@ -181,8 +182,9 @@ class SegmentTimes:
 
     @property
     def span(self) -> tuple[OffsetTime, OffsetTime]:
-        """About the first and the last record: the first and the last entry of the `.timeindex`
-        file, not checked against the log; of a log without entries, what its headers say."""
+        """The approximate times of the first and the last record: the first and the last entry of
+        the `.timeindex` file, not checked against the log. Without entries, the times come from the
+        headers of the log."""
         loaded = self._segment.load_span_index()
         if loaded is not None and loaded.entries:
             first, last = loaded.entry(0), loaded.entry(loaded.entries - 1)
@@ -210,9 +212,12 @@ class SegmentTimes:
 
     @property
     def _searched(self) -> IndexView:
-        """The index to look up a time in. That of a store is not checked before: the entry that is
-        found is, and what the index lacks at its end is found by the scan from there on."""
-        if "index" not in self.__dict__ and isinstance(self._segment.path, RemotePath):
+        """The index for lookups by time. In a store it is not checked first: only the entry that is
+        found is checked, and the scan from there finds what the index lacks at its end."""
+        checked: IndexView | None = self.__dict__.get("index")
+        if checked is not None:
+            return checked
+        if isinstance(self._segment.path, RemotePath):
             loaded = self._loaded
             if loaded is not None and loaded.entries:
                 return loaded
@@ -239,7 +244,7 @@ class SegmentTimes:
             try:
                 hit = self._first_record(position, batch.size_bytes, target, start_offset)
             except CorruptError:
-                self._note_scan(trace, start, passed)  # it led to the corrupt batch
+                self._note_scan(trace, start, passed)  # the index led to the corrupt batch
                 raise
             if hit is None:
                 continue
@@ -272,7 +277,7 @@ class SegmentTimes:
     def _start_of_scan(
         self, target: int, start_offset: int, trace: Trace | None
     ) -> tuple[int, int]:
-        """Where to begin, and how large the batch there is if it is like the one before; else 0."""
+        """The position to scan from, and a guess of the size of the batch there; 0: no guess."""
         anchor = self._searched.lookup(target, trace)
         named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
         if named is None and anchor[0] >= 0:
@@ -287,7 +292,7 @@ class SegmentTimes:
         is_last = named.position + size_bytes >= self._segment.size_bytes
         return named.position + size_bytes, 0 if is_last else size_bytes + size_bytes // 8
 
-    def _named_by(self, entry: Anchor, trace: Trace | None = None) -> Seek | None:
+    def _named_by(self, entry: Anchor, trace: Trace | None = None) -> SeekResult | None:
         """The batch that a time-index entry names; None if none has that offset and timestamp."""
         _, timestamp, offset = entry
         found = self._segment.seek(offset, trace)
@@ -324,8 +329,8 @@ CHUNK_BYTES: Final = 256 * 1024
 LOG_FOR_SPAN_BYTES_MAX: Final = 256 * 1024
 
 
-class Seek(NamedTuple):
-    """Where a lookup ended."""
+class SeekResult(NamedTuple):
+    """The result of a lookup by offset."""
 
     position: int
     """Position of the batch that was found; without one, where the walk had to stop."""
@@ -347,7 +352,7 @@ class SegmentView:
     """A `.log` file with its indexes, as they were when the directory was listed."""
 
     aborted_not_indexed: tuple[AbortedTxn, ...] | None = None
-    """What its transaction index lacks, once looked up in the log."""
+    """Aborted transactions that its transaction index lacks, once found in the log."""
     known_largest: LargestTimestamp | None = None
     """The largest timestamp, if a writer knows it or it was looked up before."""
     _reads_index_files = False
@@ -358,7 +363,7 @@ class SegmentView:
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
-        """Bytes that this view looks at. A live file grows; a fresh listing sees more."""
+        """Bytes of the file that this view covers. A live file grows; a new listing shows more."""
         self.identity = identity
         """Identity of the file that was listed; None: any file of that name."""
 
@@ -417,8 +422,8 @@ class SegmentView:
             file.check_unchanged()
 
     def check_one_version(self) -> None:
-        """The same for records that were found, which may be those of a later version, but not of
-        two. That a record was *not* found needs `check_unchanged`."""
+        """Raise SegmentGoneError if what was read is of two versions of the file. This is enough
+        for records that were found; that a record was *not* found needs `check_unchanged`."""
         file = self.__dict__.get("file")
         if file is not None:
             file.check_one_version()
@@ -427,15 +432,15 @@ class SegmentView:
         """The content of the transaction index; None if there is no such file. Raises
         SegmentGoneError if the segment no longer has its name."""
         try:
-            data = read_file(self.sibling(FileKind.TXN_INDEX.value))
+            data = read_file(self.sibling(FileKind.TXN_INDEX))
         except FileNotFoundError:
             data = None
         self.check_in_place()
         return data
 
-    def sibling(self, extension: str) -> Path:
-        """The segment's file with this extension; it carries the same `.swap` if there is one."""
-        return self.path.with_name(self.path.name.replace(".log", extension, 1))
+    def sibling(self, kind: FileKind) -> Path:
+        """The segment's file of this kind; it carries the same `.swap` if there is one."""
+        return self.path.with_name(self.path.name.replace(FileKind.LOG.value, kind.value, 1))
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, Peek]]:
         """Position and header of each plausible batch from `position` on, across corruption.
@@ -577,11 +582,12 @@ class SegmentView:
         following = index.after(index.lookup(offset))
         return end_position if following is None else min(end_position, following[2])
 
-    def seek(self, target: int, trace: Trace | None = None) -> Seek:
-        """The first batch whose last offset is at or above `target`. It may begin below it."""
+    def seek(self, target: int, trace: Trace | None = None) -> SeekResult:
+        """Find the first batch whose last offset is at or above `target`. It may begin below
+        `target`."""
         if target <= self.base_offset and isinstance(self.path, RemotePath):
             found = self._walk_to(target, (-1, self.base_offset, 0), trace)  # costs no index
-            return found or Seek(0, None)
+            return found or SeekResult(0, None)
         anchor = self.offset_index.lookup(target, trace)
         found = self._guess(target, anchor) if trace is None else None
         if found is None:
@@ -589,32 +595,32 @@ class SegmentView:
         if found is None:
             self.offset_index = self.rebuilt_index(OFFSET_INDEX, "the file contradicts the log")
             found = self._walk_to(target, self.offset_index.lookup(target, trace), trace)
-        return found or Seek(0, None)
+        return found or SeekResult(0, None)
 
-    def _guess(self, target: int, anchor: Anchor) -> Seek | None:
-        """The batch with `target` if it is an indexed one, which among large batches it mostly is.
+    def _guess(self, target: int, anchor: Anchor) -> SeekResult | None:
+        """The batch with `target` if it is an indexed one, as it usually is among large batches.
 
-        A guess needs no trust in the index: a batch that spans the target is the right one.
+        The index need not be right: a batch that spans the target is the right one.
         """
         position = anchor[2]
         if anchor[1] != target:
             following = self.offset_index.after(anchor)
             if following is None or following[2] - position < WALK_WINDOW_BYTES:
-                return None  # walking there reads no more than looking
+                return None  # walking there reads no more than loading the index
             position = following[2]
         batch = self.file.peek(position) if 0 <= position < self.size_bytes else None
         if batch is None or not batch.base_offset <= target <= batch.last_offset:
             return None
         if not batch.is_plausible(self.base_offset, self.size_bytes - position):
             return None
-        return Seek(position, batch)
+        return SeekResult(position, batch)
 
-    def _walk_to(self, target: int, anchor: Anchor, trace: Trace | None) -> Seek | None:
+    def _walk_to(self, target: int, anchor: Anchor, trace: Trace | None) -> SeekResult | None:
         """None when the log contradicts the anchor."""
         slot, indexed_offset, start = anchor
         end = start
         passed: list[tuple[int, Peek]] = []
-        found: Seek | None = None
+        found: SeekResult | None = None
         for position, batch in self.file.walk(start, self.size_bytes, offset_min=self.base_offset):
             if batch.base_offset > indexed_offset and position == start and slot >= 0:
                 return None
@@ -622,26 +628,26 @@ class SegmentView:
             if trace is not None:
                 passed.append((position, batch))
             if batch.last_offset >= target:
-                found = Seek(position, batch)
+                found = SeekResult(position, batch)
                 break
         if end == start and slot >= 0:
             return None
         if trace is not None:
             trace.add(ScanStep(self.path, start, tuple(passed), end - start))
         if found is None and end < self.size_bytes:
-            return self._seek_across_damage(target, start)
-        return found or Seek(end, None)
+            return self._seek_across_corruption(target, start)
+        return found or SeekResult(end, None)
 
-    def _seek_across_damage(self, target: int, start: int) -> Seek:
-        """Go on after corruption while the batches there prove that `target` was not in it."""
+    def _seek_across_corruption(self, target: int, start: int) -> SeekResult:
+        """Continue after corruption as long as later batches prove that `target` was not in it."""
         end = start
         for position, batch in self.walk(start):
             if position != end and batch.base_offset > target:
-                return Seek(min(end, position), None)
+                return SeekResult(min(end, position), None)
             if batch.last_offset >= target:
-                return Seek(position, batch)
+                return SeekResult(position, batch)
             end = position + batch.size_bytes
-        return Seek(end, None)
+        return SeekResult(end, None)
 
     # -- by time
 
@@ -689,7 +695,7 @@ class SegmentView:
 
     def _load_index_file(self, of: IndexFormat) -> IndexView | None:
         try:
-            return IndexView.load(of, self.sibling(of.extension), self.base_offset)
+            return IndexView.load(of, self.sibling(of.file_kind), self.base_offset)
         except (FileNotFoundError, PermissionError):
             return None
 
@@ -716,7 +722,7 @@ class SegmentView:
         rebuilt = self._rebuilt
         data = rebuilt.offset_index if of is OFFSET_INDEX else rebuilt.time_index
         origin = f"built from the log: {reason}"
-        return IndexView(of, self.sibling(of.extension), self.base_offset, bytes(data), origin)
+        return IndexView(of, self.sibling(of.file_kind), self.base_offset, bytes(data), origin)
 
     @cached_property
     def _rebuilt(self) -> IndexBuilder:
@@ -748,6 +754,7 @@ class LiveSegmentView(SegmentView):
         indexes: Mapping[IndexKind, IndexFile],
     ) -> None:
         super().__init__(path, base_offset, state.end.position)
+        self.state = state
         self.end = state.end
         self.known_largest = state.largest
         self.file = file
@@ -761,7 +768,7 @@ class LiveSegmentView(SegmentView):
         tail_entries = min(entries, WARM_BYTES // of.entry_bytes)
         first = (entries - tail_entries) * of.entry_bytes
         tail = bytes(index.buffer[first : entries * of.entry_bytes])
-        return IndexView.of_tail(of, self.sibling(of.extension), self.base_offset, tail, entries)
+        return IndexView.of_tail(of, self.sibling(of.file_kind), self.base_offset, tail, entries)
 
 
 class SegmentReaders:
@@ -800,14 +807,14 @@ class SegmentReaders:
             view = SegmentView(path, self._base_offset, size_bytes)
             view.known_largest = largest
             self._view = view
-        if self._identity is not None:  # asked after the view is where `release_name` finds it
+        if self._identity is not None:  # read only after `self._view` is set: see `release_name`
             view.identity = self._identity
         return view
 
-    def live_view(self, path: Path, writer: SegmentWriter) -> SegmentView:
-        """View of the active segment, up to what is published."""
-        view, state = self._view, writer.state
-        if view is None or view.size_bytes != state.end.position:
+    def live_view(self, path: Path, writer: SegmentWriter, state: PublishedState) -> SegmentView:
+        """View of the active segment in this state."""
+        view = self._view
+        if not isinstance(view, LiveSegmentView) or view.state != state:
             indexes: dict[IndexKind, IndexFile] = {
                 "offset": writer.offset_index,
                 "time": writer.time_index,

@@ -44,7 +44,7 @@ class StagedName(NamedTuple):
 
 
 def second_staged_name(path: Path) -> Path:
-    """Another name for a staged file, which is swept as the first one is."""
+    """Another name for a staged file. Files of both names are swept alike."""
     name = parse_staged_name(path.name)
     if name is None:
         raise InvalidNameError(f"{path.name!r} is not the name of a staged file")

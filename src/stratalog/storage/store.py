@@ -1,9 +1,10 @@
 """Stores: S3, Google Cloud Storage, Azure, HDFS and those of fsspec, through `pyarrow.fs`.
 
 A store lists directories, reads ranges of files and writes whole files. Every request goes through
-`Store._ask`, which tries again with growing delays what may succeed later (a busy server, a dropped
-connection, a timeout), and turns what is final into a typed error with the URI: FileNotFoundError,
-AccessDeniedError or StoreError. A range that comes back short is asked for again, never returned.
+`Store._request`. It repeats requests that may succeed later (a busy server, a dropped connection, a
+timeout) with growing delays, and turns final failures into a typed error with the URI:
+FileNotFoundError, AccessDeniedError or StoreError. A range that arrives incomplete is requested
+again, never returned.
 
 Listings are cached for a while, so that one request returns the sizes of all files of a directory,
 and shows which files are missing. Small files are cached too, as long as a listing confirms their
@@ -47,16 +48,16 @@ FIRST_DELAY_S: Final = 0.1
 DELAY_MAX_S: Final = 5.0
 FETCH_THREADS: Final = 16
 LISTING_AGE_MAX_S: Final = 5.0
-"""A directory that was listed so recently need not be listed again to open what is in it."""
+"""A listing that is not older is used to open files of the directory."""
 LISTED_FILES_MAX: Final = 200_000
 KEPT_FILE_BYTES_MAX: Final = 1 << 20
 KEPT_BYTES_MAX: Final = 32 << 20
 _MARKS: Final = (0xE7, 0x18)
 NS_PER_S: Final = 1_000_000_000
 
-_WITHOUT_RENAMING: Final = frozenset({"gs", "gcs", "abfs", "abfss"})
+_SCHEMES_WITHOUT_RENAME: Final = frozenset({"gs", "gcs", "abfs", "abfss"})
 """These and S3 have no directories either."""
-_OF_A_FILE: Final = frozenset({"open", "read", "delete", "copy", "rename"})
+_FILE_OPERATIONS: Final = frozenset({"open", "read", "delete", "copy", "rename"})
 """Operations on a file that should be there."""
 _FINAL: Final = re.compile(
     r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|"
@@ -79,7 +80,8 @@ class FileContent(NamedTuple):
     written_s: int
     """When it was written; 0: unknown. It may be newer than the listing."""
     version: tuple[bytes, ...] = ()
-    """Of the object that was there before the bytes were requested; empty if nothing was."""
+    """Version of the object that existed before the bytes were requested; empty if there was
+    none."""
     is_checked: bool = True
     """Whether the bytes certainly are of that version."""
 
@@ -104,11 +106,11 @@ class Fetch:
 
 
 def _read_exactly(file: Any, position: int, size_bytes: int) -> memoryview:
-    """Raises OSError if fewer bytes arrive.
+    """Read this many bytes. Raises OSError if fewer bytes arrive.
 
-    `pyarrow.fs.S3FileSystem` does not notice: it returns as many as were asked for, the last ones
-    being what the memory had before. So the last byte is marked. If it is the mark afterwards, it
-    was not written or happens to be the same; another mark tells which.
+    `pyarrow.fs.S3FileSystem` does not notice a short response: the end of the buffer then has its
+    old content. So the last byte is set to a mark before the read. If it is the mark afterwards, it
+    was not written, or it happens to be equal; a second read with another mark shows which.
     """
     from pyarrow import allocate_buffer  # noqa: PLC0415
 
@@ -142,7 +144,8 @@ def version_of(handle: Any) -> tuple[bytes, ...]:
 
 
 def is_same_time(written_s: int, listed_ns: int) -> bool:
-    """Whether an object may be the listed one; a store that does not know times does not tell."""
+    """Whether an object may be the listed one, by its time. True for a store that does not return
+    times."""
     listed_s = listed_ns // NS_PER_S
     return not written_s or not listed_s or written_s == listed_s
 
@@ -152,7 +155,7 @@ _noted = threading.local()
 
 @contextmanager
 def noted_fetches() -> Iterator[list[Fetch]]:
-    """The requests that this thread causes in here, in order."""
+    """The requests of this thread in this block, in order."""
     before = getattr(_noted, "fetches", None)
     fetches: list[Fetch] = []
     _noted.fetches = fetches
@@ -173,7 +176,7 @@ class Store:
 
     def __init__(self, key: StoreKey) -> None:
         self._key = key
-        self._lock = threading.Lock()  # over the caches
+        self._lock = threading.Lock()  # guards the caches
         self._listings: OrderedDict[str, tuple[float, dict[str, StoredFile]]] = OrderedDict()
         self._kept: OrderedDict[str, tuple[StoredFile, FileContent]] = OrderedDict()
 
@@ -201,7 +204,7 @@ class Store:
         selector = FileSelector(key, recursive=False, allow_not_found=True)
         listed_at = time.monotonic()
         found: dict[str, StoredFile] = {}
-        for info in self._ask("list", path, lambda: self.filesystem.get_file_info(selector)):
+        for info in self._request("list", path, lambda: self.filesystem.get_file_info(selector)):
             is_dir = info.type == FileType.Directory
             if info.base_name and (is_dir or not info.path.endswith("/")):
                 size, mtime_ns = (0, 0) if is_dir else (info.size, info.mtime_ns or 0)
@@ -229,7 +232,7 @@ class Store:
         from pyarrow.fs import FileType  # noqa: PLC0415
 
         note_fetch(Fetch("open", path))
-        info = self._ask("look at", path, lambda: self.filesystem.get_file_info(key))
+        info = self._request("get the status of", path, lambda: self.filesystem.get_file_info(key))
         if info.type == FileType.NotFound:
             return None
         is_dir = info.type == FileType.Directory
@@ -241,18 +244,19 @@ class Store:
     def open(self, key: str, path: Path) -> Any:
         """A `pyarrow.NativeFile`. Raises FileNotFoundError."""
         note_fetch(Fetch("open", path))
-        return self._ask("open", path, lambda: self.filesystem.open_input_file(key))
+        return self._request("open", path, lambda: self.filesystem.open_input_file(key))
 
     def read_range(self, file: Any, path: Path, position: int, size_bytes: int) -> memoryview:
         """Exactly this many bytes, at least one, of an open file; raises StoreError if fewer
         arrive."""
-        return self._ask("read", path, lambda: _read_exactly(file, position, size_bytes))
+        return self._request("read", path, lambda: _read_exactly(file, position, size_bytes))
 
     def read_file(
         self, key: str, path: Path, *, is_complete: Callable[[bytes], bool] | None = None
     ) -> bytes:
-        """The content of a small file, in one version. The bytes are of one, but of another they
-        may be cut off: `is_complete` says whether they cannot be. Raises FileNotFoundError."""
+        """The content of a small file, in one version. All bytes are of one version, but with the
+        size of another they may be truncated: `is_complete` returns whether they are certainly not.
+        Raises FileNotFoundError."""
         for _ in range(self._attempts):
             found = self.read_content(key, path)
             if found.is_checked or (is_complete is not None and is_complete(found.data)):
@@ -321,13 +325,13 @@ class Store:
             with self.filesystem.open_output_stream(key) as stream:
                 stream.write(data)
 
-        self._ask("write", path, write)
+        self._request("write", path, write)
         self.forget(key)
 
     def open_output(self, key: str, path: Path) -> Any:
         """A `pyarrow.NativeFile` to write to; the file is visible when it is closed. Closed it is
         complete for the store, whatever was written: give it a name that counts only later."""
-        return self._ask("write", path, lambda: self.filesystem.open_output_stream(key))
+        return self._request("write", path, lambda: self.filesystem.open_output_stream(key))
 
     @contextmanager
     def writing(self, key: str, path: Path) -> Iterator[None]:
@@ -346,19 +350,19 @@ class Store:
     def move(self, key: str, target: str, path: Path) -> None:
         """Rename a file. Stores without renaming copy it, on their own side, and remove the first:
         if that is interrupted, both are there. Raises FileNotFoundError."""
-        if self._key.scheme in S3_SCHEMES | _WITHOUT_RENAMING:
-            self._ask("copy", path, lambda: self.filesystem.copy_file(key, target))
+        if self._key.scheme in S3_SCHEMES | _SCHEMES_WITHOUT_RENAME:
+            self._request("copy", path, lambda: self.filesystem.copy_file(key, target))
             self.delete(key, path)
         else:
             self.create_dir(target.rpartition("/")[0], path)
-            self._ask("rename", path, lambda: self.filesystem.move(key, target))
+            self._request("rename", path, lambda: self.filesystem.move(key, target))
         self.forget(key)
         self.forget(target)
 
     def delete_tree(self, key: str, path: Path) -> None:
         """Remove a directory and all below; nothing happens if there is none."""
         with suppress(FileNotFoundError):
-            self._ask("delete", path, lambda: self.filesystem.delete_dir(key))
+            self._request("delete", path, lambda: self.filesystem.delete_dir(key))
         with self._lock:
             below = [each for each in self._listings if each == key or each.startswith(f"{key}/")]
             for each in below:
@@ -368,16 +372,16 @@ class Store:
     def delete(self, key: str, path: Path) -> None:
         """Remove a file; nothing happens if there is none."""
         with suppress(FileNotFoundError):
-            self._ask("delete", path, lambda: self.filesystem.delete_file(key))
+            self._request("delete", path, lambda: self.filesystem.delete_file(key))
         self.forget(key)
 
     def create_dir(self, key: str, path: Path) -> None:
         """A directory, where the store has such a thing."""
-        if self._key.scheme not in S3_SCHEMES | _WITHOUT_RENAMING:
-            self._ask("create", path, lambda: self.filesystem.create_dir(key, recursive=True))
+        if self._key.scheme not in S3_SCHEMES | _SCHEMES_WITHOUT_RENAME:
+            self._request("create", path, lambda: self.filesystem.create_dir(key, recursive=True))
 
     def forget(self, key: str) -> None:
-        """A file was changed: its directory, and those above, may list other names now."""
+        """Drop cached listings of a changed file's directory and of those above it."""
         with self._lock:
             self._kept.pop(key, None)
             while key:
@@ -386,7 +390,7 @@ class Store:
 
     # -- requests
 
-    def _ask(self, operation: str, path: Path, call: Callable[[], T]) -> T:
+    def _request(self, operation: str, path: Path, call: Callable[[], T]) -> T:
         delay_s = FIRST_DELAY_S
         for attempt in range(1, self._attempts + 1):
             try:
@@ -395,7 +399,7 @@ class Store:
                 raise FileNotFoundError(2, "No such file", str(path)) from None
             except OSError as error:
                 reason = redacted(str(error), self._key)
-                if _MISSING.search(reason) and operation in _OF_A_FILE:
+                if _MISSING.search(reason) and operation in _FILE_OPERATIONS:
                     raise FileNotFoundError(2, "No such file", str(path)) from None
                 if isinstance(error, PermissionError) or _DENIED.search(reason):
                     raise AccessDeniedError(path, reason) from None
@@ -408,7 +412,7 @@ class Store:
 
 @cache
 def store_of(key: StoreKey) -> Store:
-    """One per process: connections and listings are shared."""
+    """The store of this key; one per process, so that connections and listings are shared."""
     return Store(key)
 
 
@@ -447,7 +451,7 @@ def _file_system(key: StoreKey) -> Any:
         return _fsspec_file_system(key, options)
     except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
         reason = redacted(str(error), key).partition("\n")[0]
-        if key.scheme in {"hdfs", "viewfs"}:  # lists each place that it looked at
+        if key.scheme in {"hdfs", "viewfs"}:  # the error lists each place that was searched
             reason += "; it needs Java, libhdfs and the Hadoop class path (HADOOP_HOME, CLASSPATH)"
         uri = f"{key.scheme}://{key.authority}"
         raise ConfigError(uri, f"cannot open the file system: {reason}") from None
@@ -463,5 +467,11 @@ def _fsspec_file_system(key: StoreKey, options: dict[str, str]) -> Any:
             key.scheme,
             "pyarrow has no file system for this scheme; install fsspec and its package for it",
         ) from None
+    if key.scheme not in fsspec.available_protocols():
+        reason = (
+            "neither pyarrow nor fsspec has a file system for this scheme; check the URI, or "
+            "install the fsspec package for it"
+        )
+        raise ConfigError(key.scheme, reason)
     found = fsspec.filesystem(key.scheme, **fsspec_arguments(options))
     return fs.PyFileSystem(fs.FSSpecHandler(found))

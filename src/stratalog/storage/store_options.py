@@ -19,11 +19,10 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stratalog.config.definitions import unknown_name
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 ENVIRONMENT: Final = "STRATALOG_STORAGE_OPTIONS"
 """A JSON object with options, for every command and program."""
@@ -53,10 +52,11 @@ _S3_NAMES: Final = {
     "proxy.password": "proxy_password",
 }
 _SPELLINGS: Final = "|".join(name.replace(".", "[.-]") for name in _S3_NAMES)
-_OF_BUCKET: Final = re.compile(rf"bucket\.(.+?)\.({_SPELLINGS})", re.IGNORECASE)
+_BUCKET_OPTION: Final = re.compile(rf"bucket\.(.+?)\.({_SPELLINGS})", re.IGNORECASE)
 """The name of a bucket may have dots: the longest known name at the end counts."""
 _AZURE_KEY: Final = re.compile(r"account\.key\.([^.]+)(?:\..*)?", re.IGNORECASE)
 _SECRETS: Final = re.compile(r"(?i)secret|password|token|access.?key|account.?key|sas")
+_FLAGS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000}
 
 
@@ -122,7 +122,7 @@ def _setting(name: str) -> _Setting:
     if suffix is None:
         is_exact = name.lower().startswith("fsspec.")
         return _Setting(name if is_exact else name.lower())
-    of_bucket = _OF_BUCKET.fullmatch(suffix)
+    of_bucket = _BUCKET_OPTION.fullmatch(suffix)
     bucket, text = (of_bucket[1], of_bucket[2]) if of_bucket is not None else (None, suffix)
     known = _s3_field(text)
     return _Setting(known, bucket) if known is not None else _Setting(name)
@@ -136,10 +136,10 @@ def merged_options(
     given: Mapping[str, str] | None, credentials: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The options of the environment, overridden by those given, and by `credentials` of a URI."""
-    return layered(_of_environment(), given or {}, credentials or {})
+    return layered(_from_environment(), given or {}, credentials or {})
 
 
-def _of_environment() -> dict[str, str]:
+def _from_environment() -> dict[str, str]:
     text = os.environ.get(ENVIRONMENT, "")
     if not text:
         return {}
@@ -205,7 +205,7 @@ def s3_settings(options: Mapping[str, str], bucket: str) -> dict[str, str]:
         if known is not None:
             into[known] = value
         elif not is_hadoop:  # Hadoop has hundreds, most of them for its own client
-            raise unknown_name(name, "storage option", [f"s3.{each}" for each in _S3_NAMES])
+            raise _unknown_option(name, [f"s3.{each}" for each in _S3_NAMES])
     return {**found, **of_bucket}
 
 
@@ -225,12 +225,11 @@ def s3_arguments(options: Mapping[str, str], bucket: str) -> dict[str, Any]:
         if given.get(name)
     }
     _add_endpoint(arguments, given)
-    if _is_true(given.get("is_anonymous")) or "Anonymous" in given.get("provider", ""):
+    if _s3_flag(given, "is_anonymous") or "Anonymous" in given.get("provider", ""):
         arguments["anonymous"] = True
     for name in ("request_timeout", "connect_timeout"):
         if given.get(name):
-            shown = next(f"s3.{each}" for each, field in _S3_NAMES.items() if field == name)
-            arguments[name] = _seconds(shown, given[name])
+            arguments[name] = _seconds(_s3_name(name), given[name])
     if given.get("proxy_host"):
         arguments["proxy_options"] = {
             "scheme": "http",
@@ -246,26 +245,30 @@ def _add_endpoint(arguments: dict[str, Any], given: Mapping[str, str]) -> None:
     environment = os.environ
     endpoint = given.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3")
     endpoint = endpoint or environment.get("AWS_ENDPOINT_URL")
-    is_tls = given.get("is_tls")
     if endpoint:
         scheme, _, host = endpoint.rpartition("://")
         arguments["endpoint_override"] = host.rstrip("/")
         if scheme:
             arguments["scheme"] = scheme.lower()
-        if given.get("is_path_style", "").lower() == "false":
+        if _s3_flag(given, "is_path_style") is False:
             arguments["force_virtual_addressing"] = True
-    if is_tls is not None and not _is_true(is_tls):
+    if _s3_flag(given, "is_tls") is False:
         arguments["scheme"] = "http"
     region = given.get("region") or environment.get("AWS_REGION")
     region = region or environment.get("AWS_DEFAULT_REGION")
-    if region or endpoint:  # without one pyarrow asks the bucket, which other servers may not know
+    # Without a region, pyarrow requests that of the bucket, which other servers may not support.
+    if region or endpoint:
         arguments["region"] = region or "us-east-1"
 
 
 def attempts_of(options: Mapping[str, str], bucket: str, default: int) -> int:
     """How often a request is tried."""
-    text = s3_settings(options, bucket).get("attempts", "")
-    return max(1, int(text)) if text.isdecimal() else default
+    text = s3_settings(options, bucket).get("attempts", "").strip()
+    if not text:
+        return default
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ConfigError(_s3_name("attempts"), f"not a number of attempts: {text!r}")
+    return max(1, int(text))
 
 
 def azure_arguments(options: Mapping[str, str], authority: str) -> tuple[str, dict[str, Any]]:
@@ -291,7 +294,7 @@ def azure_arguments(options: Mapping[str, str], authority: str) -> tuple[str, di
         elif name.lower() in own:
             arguments[own[name.lower()]] = value
         elif name.lower().startswith("azure."):
-            raise unknown_name(name, "storage option", list(own))
+            raise _unknown_option(name, own)
     return container, arguments | of_account
 
 
@@ -304,13 +307,13 @@ def gcs_arguments(options: Mapping[str, str]) -> dict[str, Any]:
         if not name.lower().startswith("gs."):
             continue
         if name.lower() not in known:
-            raise unknown_name(name, "storage option", known)
+            raise _unknown_option(name, known)
         suffix = name.lower()[3:]
         if suffix == "endpoint":
             scheme, _, host = value.rpartition("://")
             arguments |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
         elif suffix == "anonymous":
-            arguments["anonymous"] = _is_true(value)
+            arguments["anonymous"] = bool(value.strip()) and _flag(name, value)
         elif suffix == "project.id":
             arguments["project_id"] = value
         else:
@@ -331,8 +334,23 @@ def fsspec_arguments(options: Mapping[str, str]) -> dict[str, Any]:
     return arguments
 
 
-def _is_true(text: str | None) -> bool:
-    return (text or "").strip().lower() in {"true", "1", "yes"}
+def _s3_name(field: str) -> str:
+    """The option that sets a field, as Stratalog writes it."""
+    return next(f"s3.{name}" for name, each in _S3_NAMES.items() if each == field)
+
+
+def _s3_flag(given: Mapping[str, str], field: str) -> bool | None:
+    """None if the option is not given, or empty."""
+    text = given.get(field, "").strip()
+    return _flag(_s3_name(field), text) if text else None
+
+
+def _flag(name: str, text: str) -> bool:
+    """Parse a boolean strictly: a typing error must not turn off TLS."""
+    word = text.strip().lower()
+    if word not in _FLAGS:
+        raise ConfigError(name, f"not true or false: {text!r}")
+    return _FLAGS[word]
 
 
 def _port(text: str) -> int:
@@ -347,3 +365,9 @@ def _seconds(name: str, text: str) -> float:
     if found is None:
         raise ConfigError(name, "not a time such as 5000 or 5s")
     return int(found[1]) * _UNIT_MS[found[2] or ""] / 1000
+
+
+def _unknown_option(name: str, known: Iterable[str]) -> ConfigError:
+    from stratalog.config.definitions import unknown_name  # noqa: PLC0415 - with all settings
+
+    return unknown_name(name, "storage option", known)

@@ -82,7 +82,7 @@ class TieredStore:
     """Below it are the directories of topics: a bucket with the prefix, if there is one."""
     layout: Layout
     keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
-    """Private keys (PEM) by the id of their key pair; "" is for any. They travel to tasks."""
+    """Private keys (PEM) by the id of their key pair; "" is for any id. They are sent to tasks."""
 
     @classmethod
     def found_at(
@@ -157,8 +157,8 @@ def _directories(path: Path) -> list[str]:
 
 
 def _layout_of(directory: Path, names: Sequence[str]) -> Layout | None:
-    """By the names of directories. The name of a topic may end with a number; then Aiven's layout
-    is known by the directories below it."""
+    """Find the layout by the names of directories. If the name of a topic ends with a number, the
+    directories below it show Aiven's layout."""
     for name in names:
         if _LOCAL_DIR.fullmatch(name):
             return "aiven" if _directories(directory / name) else "local"

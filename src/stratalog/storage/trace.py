@@ -20,7 +20,7 @@ IndexKind: TypeAlias = Literal["offset", "time"]
 
 @dataclass(frozen=True)
 class FileStep:
-    """A step that looks at one file."""
+    """A step of a lookup that reads one file."""
 
     path: Path
 
@@ -37,7 +37,7 @@ class SegmentStep(FileStep):
 
 @dataclass(frozen=True)
 class Probe:
-    """One index entry that the binary search looked at."""
+    """One index entry that the binary search compared."""
 
     slot: int
     key: int

@@ -16,7 +16,7 @@ from stratalog.format import offset_index, time_index
 from stratalog.format.quantities import counted, duration_text, human_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from stratalog.tuning.workload import Workload
 
@@ -33,8 +33,9 @@ _MEBIBYTE: Final = 1 << 20
 DEDUPE_SLOT_BYTES: Final = 24
 WORTH_COMPRESSING: Final = 0.9
 """A codec that saves less than a tenth is not worth its time."""
-CLOSE_RATIOS: Final = 0.02
-"""Codecs that differ by less are equal: then the fastest is the best."""
+CLOSE_FACTOR: Final = 1.1
+CLOSE_DIFFERENCE: Final = 0.02
+"""Codecs whose ratios differ by less than one of the two are equal: then the fastest is best."""
 _FASTEST_FIRST: Final = ("lz4", "snappy", "zstd", "gzip")
 
 
@@ -69,7 +70,7 @@ def shown_value(setting: str, value: str) -> str:
 
 def entry_spacing(interval_bytes: int, batch_bytes: float | None) -> float:
     """Bytes of log per entry. An entry belongs to a batch, and comes after more than the interval:
-    batches of up to a few bytes give one per interval, large ones give one each."""
+    small batches have one entry per interval, large ones one entry each."""
     if not batch_bytes:
         return max(1, interval_bytes)
     return batch_bytes * (interval_bytes // batch_bytes + 1)
@@ -81,7 +82,7 @@ def index_entries(segment_bytes: int, interval_bytes: int, batch_bytes: float | 
 
 
 class IndexLimit(NamedTuple):
-    """Up to which size of a segment its indexes have room."""
+    """The largest size of a segment for which its indexes have room."""
 
     offset_index_bytes: int
     time_index_bytes: int
@@ -111,9 +112,10 @@ def recommend(workload: Workload) -> list[Recommendation]:
     interval = _index_interval(workload)
     found = [segment, *_segment_ms(workload, segment_bytes), interval]
     found.append(_segment_index_bytes(workload, segment_bytes, int(interval.value)))
-    found += _retention(workload, segment_bytes)
+    found += _retention_ms(workload)
+    found += _retention_bytes(workload, segment_bytes)
     if workload.is_compacted:
-        found += _compaction(workload)
+        found += [_dirty_ratio(workload), _COMPACTION_LAG, *_dedupe_buffer(workload)]
     found += _codec(workload)
     return found
 
@@ -131,35 +133,33 @@ def _segment_bytes(workload: Workload) -> Recommendation:
     )
     if workload.segment_bytes is not None:
         size = min(workload.segment_bytes, (1 << 31) - 1)
-        return Recommendation(
-            "segment.bytes",
-            str(size),
-            "As given."
-            if size == workload.segment_bytes
-            else "As given, within the range that Kafka accepts.",
-            f"{human_size(size)} a segment",
-            trade_off,
-        )
-    rate = workload.bytes_per_second
-    retained = _retained_bytes(workload)
-    if retained is None:
+        is_as_given = size == workload.segment_bytes
+        reason = "As given." if is_as_given else "As given, within the range that Kafka accepts."
+        arithmetic = f"{human_size(size)} a segment"
+    elif (retained := _retained_bytes(workload)) is None:
+        size = SEGMENT_BYTES_MAX
         reason = (
-            "Kafka's default: without a rate and a retention time, there is no reason to change it."
+            "Kafka's default: nothing expires, and segment.ms limits how long records wait for a "
+            "cleaning pass."
+            if workload.is_compacted
+            else "Kafka's default: without a rate and a retention time, there is no reason to "
+            "change it."
         )
-        if workload.is_compacted:
-            reason = (
-                "Kafka's default: nothing expires, and segment.ms limits how long records wait "
-                "for a cleaning pass."
-            )
-        return Recommendation(
-            "segment.bytes",
-            str(SEGMENT_BYTES_MAX),
-            reason,
-            f"{human_size(SEGMENT_BYTES_MAX)} a segment",
-            trade_off,
+        arithmetic = f"{human_size(size)} a segment"
+    else:
+        size, arithmetic = _share_of_retained(workload, retained)
+        reason = (
+            "Retention deletes whole segments. With about ten of them, at most a tenth more is "
+            "kept than requested."
         )
+    return Recommendation("segment.bytes", str(size), reason, arithmetic, trade_off)
+
+
+def _share_of_retained(workload: Workload, retained: float) -> tuple[int, str]:
+    """Size of a segment, and how it follows from what a partition retains."""
     wanted = retained / SEGMENTS_IN_RETENTION
     size = int(min(max(_power_of_two_below(wanted), SEGMENT_BYTES_MIN), SEGMENT_BYTES_MAX))
+    rate = workload.bytes_per_second
     arithmetic = f"{human_size(round(retained))} retained in a partition"
     if rate and workload.retention_ms is not None and workload.retention_bytes is None:
         arithmetic = (
@@ -173,15 +173,11 @@ def _segment_bytes(workload: Workload) -> Recommendation:
         arithmetic += f", less than {human_size(SEGMENT_BYTES_MIN)}, where files cost more"
     else:
         arithmetic += ", rounded down to a power of two"
-    reason = (
-        "Retention deletes whole segments. With about ten of them, at most a tenth more is kept "
-        "than requested."
-    )
-    return Recommendation("segment.bytes", str(size), reason, arithmetic, trade_off)
+    return size, arithmetic
 
 
 def _retained_bytes(workload: Workload) -> float | None:
-    """Of one partition."""
+    """The bytes that one partition retains."""
     rate, retention_ms = workload.bytes_per_second, workload.retention_ms
     limits = []
     if workload.retention_bytes is not None and workload.retention_bytes >= 0:
@@ -280,8 +276,8 @@ def _segment_index_bytes(
     entries = index_entries(segment_bytes, interval_bytes, workload.batch_bytes)
     needed = (entries + 1) * time_index.ENTRY_BYTES
     default = LogConfig().segment_index_bytes
-    value = max(default, _power_of_two_above(needed * INDEX_HEADROOM))
-    value = value if needed * INDEX_HEADROOM > default else default
+    with_room = needed * INDEX_HEADROOM
+    value = default if with_room <= default else _power_of_two_above(with_room)
     too_small = (
         "With the default, the time index fills up before the segment does, so the segment rolls "
         "early."
@@ -299,7 +295,7 @@ def _segment_index_bytes(
     )
 
 
-def _retention(workload: Workload, segment_bytes: int) -> Iterator[Recommendation]:
+def _retention_ms(workload: Workload) -> Iterator[Recommendation]:
     rate, retention_ms = workload.bytes_per_second, workload.retention_ms
     if retention_ms is not None:
         total = rate * retention_ms / 1000 * workload.partitions if rate else None
@@ -317,6 +313,10 @@ def _retention(workload: Workload, segment_bytes: int) -> Iterator[Recommendatio
             "The age is that of the newest record of a segment, so older records in it stay "
             "longer.",
         )
+
+
+def _retention_bytes(workload: Workload, segment_bytes: int) -> Iterator[Recommendation]:
+    rate, retention_ms = workload.bytes_per_second, workload.retention_ms
     if workload.retention_bytes is not None:
         yield Recommendation(
             "retention.bytes",
@@ -343,7 +343,7 @@ def _retention(workload: Workload, segment_bytes: int) -> Iterator[Recommendatio
         )
 
 
-def _compaction(workload: Workload) -> Iterator[Recommendation]:
+def _dirty_ratio(workload: Workload) -> Recommendation:
     superseded = workload.superseded
     ratio = 0.5
     reason = "Kafka's default: a log is cleaned when half of it is dirty."
@@ -361,7 +361,7 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
             f"{superseded:.0%} superseded; a pass at {ratio} reads 1 / {ratio} = "
             f"{1 / ratio:.1f} bytes for each new one"
         )
-    yield Recommendation(
+    return Recommendation(
         "min.cleanable.dirty.ratio",
         f"{ratio:g}",
         reason,
@@ -369,14 +369,19 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
         "A lower ratio saves space and removes old values sooner; a higher one saves reading and "
         "rewriting.",
     )
-    yield Recommendation(
-        "max.compaction.lag.ms",
-        str(7 * DAY_MS),
-        "Limits how long a superseded or deleted value can stay, even in a quiet partition.",
-        f"a segment rolls after {duration_text(7 * DAY_MS)} at the latest, and is then compacted",
-        "A shorter time costs more cleaning passes. With the default, no limit, old values can "
-        "stay forever.",
-    )
+
+
+_COMPACTION_LAG: Final = Recommendation(
+    "max.compaction.lag.ms",
+    str(7 * DAY_MS),
+    "Limits how long a superseded or deleted value can stay, even in a quiet partition.",
+    f"a segment rolls after {duration_text(7 * DAY_MS)} at the latest, and is then compacted",
+    "A shorter time costs more cleaning passes. With the default, no limit, old values can stay "
+    "forever.",
+)
+
+
+def _dedupe_buffer(workload: Workload) -> Iterator[Recommendation]:
     if workload.keys:
         defaults = BrokerConfig()
         load = defaults.log_cleaner_io_buffer_load_factor
@@ -394,47 +399,43 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
 
 
 def _codec(workload: Workload) -> Iterator[Recommendation]:
-    trade_off = (
-        "`producer` stores batches as they are sent. With any other codec, the broker compresses "
-        "them again, which costs CPU; if you can, set compression.type in the producers instead."
-    )
-    if not workload.codecs and not workload.codec_ratios:
-        yield Recommendation(
-            "compression.type",
-            "producer",
-            "Kafka's default: producers compress once, and brokers store what they get.",
-            "JSON and log lines often shrink to between a tenth and a third; give a log "
-            "directory to measure yours",
-            trade_off,
-        )
-    compressed = 1 - workload.codecs.get("none", 0.0) if workload.codecs else None
-    if compressed is not None and compressed > 0.5:
+    compressed = 1 - workload.codecs.get("none", 0.0) if workload.codecs else 0
+    if compressed > 0.5:
+        value = "producer"
         used = max(workload.codecs, key=lambda name: workload.codecs[name])
-        yield Recommendation(
-            "compression.type",
-            "producer",
-            f"Producers already compress: {compressed:.0%} of the log, mostly {used}.",
-            ", ".join(f"{name} {share:.0%}" for name, share in workload.codecs.items()),
-            trade_off,
-        )
+        reason = f"Producers already compress: {compressed:.0%} of the log, mostly {used}."
+        arithmetic = ", ".join(f"{name} {share:.0%}" for name, share in workload.codecs.items())
     elif workload.codec_ratios:
+        value, reason = _codec_of_sample(workload.codec_ratios)
         ratios = sorted(workload.codec_ratios.items(), key=lambda each: each[1])
-        smallest = ratios[0][1]
-        close = max(smallest * 1.1, smallest + CLOSE_RATIOS)
-        chosen = next(
-            name for name in _FASTEST_FIRST if workload.codec_ratios.get(name, 2) <= close
+        arithmetic = ", ".join(f"{name} {each:.0%}" for name, each in ratios)
+    elif not workload.codecs:
+        value = "producer"
+        reason = "Kafka's default: producers compress once, and brokers store what they get."
+        arithmetic = (
+            "JSON and log lines often shrink to between a tenth and a third; give a log directory "
+            "to measure yours"
         )
-        ratio = workload.codec_ratios[chosen]
-        is_worth = ratio < WORTH_COMPRESSING
-        yield Recommendation(
-            "compression.type",
-            chosen if is_worth else "producer",
-            f"A sample of the records shrinks to {ratio:.0%} with {chosen}."
-            if is_worth
-            else "A sample of the records hardly shrinks: it may be compressed or encrypted.",
-            ", ".join(f"{name} {each:.0%}" for name, each in ratios),
-            trade_off,
-        )
+    else:
+        return
+    yield Recommendation(
+        "compression.type",
+        value,
+        reason,
+        arithmetic,
+        "`producer` stores batches as they are sent. With any other codec, the broker compresses "
+        "them again, which costs CPU; if you can, set compression.type in the producers instead.",
+    )
+
+
+def _codec_of_sample(ratios: Mapping[str, float]) -> tuple[str, str]:
+    """The fastest of the codecs that compress a sample about as well as the best, and why."""
+    smallest = min(ratios.values())
+    close = max(smallest * CLOSE_FACTOR, smallest + CLOSE_DIFFERENCE)
+    chosen = next(name for name in _FASTEST_FIRST if ratios.get(name, math.inf) <= close)
+    if ratios[chosen] < WORTH_COMPRESSING:
+        return chosen, f"A sample of the records shrinks to {ratios[chosen]:.0%} with {chosen}."
+    return "producer", "A sample of the records hardly shrinks: it may be compressed or encrypted."
 
 
 # -- texts

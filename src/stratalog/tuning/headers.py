@@ -58,7 +58,7 @@ class HeaderScan:
             if not count:
                 return  # truncated meanwhile
             table = scan_batches(buffer, 0, count)
-            rows = self._believable(buffer, table)
+            rows = self._without_corrupt_future(buffer, table)
             if len(rows):
                 rows["position"] += position
                 yield rows
@@ -71,8 +71,8 @@ class HeaderScan:
             if table.stop is Stop.CORRUPT or (table.stop is Stop.PARTIAL and not len(table)):
                 position = self._after_corruption(position)
 
-    def _believable(self, buffer: bytearray, table: BatchTable) -> NDArray[Any]:
-        """Without batches from the future whose CRC is wrong."""
+    def _without_corrupt_future(self, buffer: bytearray, table: BatchTable) -> NDArray[Any]:
+        """The batches except those from the future whose CRC is wrong."""
         is_future = table["max_timestamp"] > self._now_ms
         if not is_future.any():
             return table.rows
@@ -109,7 +109,7 @@ class SurveyedSegment(NamedTuple):
     records: int
     min_timestamp: int
     max_timestamp: int
-    """By the largest timestamps of batches; -1 if none has one."""
+    """The largest max timestamp of the batches; -1 if none has one."""
 
 
 class Example(NamedTuple):
@@ -137,10 +137,10 @@ class HeaderFacts:
     max_timestamp: int = NO_TIMESTAMP
     """Largest of those that are not in the future."""
     late_batches: int = 0
-    """With a timestamp below that of a batch before them."""
+    """Batches with a timestamp below that of an earlier batch."""
     late_records: int = 0
     latest_ms: int = 0
-    """By how much the latest of them is late."""
+    """The largest difference between the timestamp of a late batch and an earlier, larger one."""
     future_batches: int = 0
     future_ms: int = 0
     """How far the largest timestamp was in the future."""

@@ -30,7 +30,13 @@ from stratalog.maintenance.cleaning.plan import (
 )
 from stratalog.maintenance.retention import RetentionLog, RetentionSegment, plan_retention
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
-from stratalog.storage.roll import ActiveSegment, Incoming, RollLimits, RollReason, roll_reason
+from stratalog.storage.roll import (
+    ActiveSegment,
+    IncomingAppend,
+    RollLimits,
+    RollReason,
+    roll_reason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
 
 TIMELINE_POINTS: Final = 60
 _TIMELINE_STEPS_MAX: Final = 400_000
-"""Points times segments: a plan looks at every segment that is left."""
+"""Limit of points times segments: a plan reads every remaining segment."""
 
 
 class SimulatedSegment(NamedTuple):
@@ -56,13 +62,13 @@ class SimulatedSegment(NamedTuple):
     records: int
     offset_entries: int
     time_entries: int
-    """With the one that is added when the segment is complete."""
+    """Entries of the time index, including the one that is added when the segment is complete."""
     first_timestamp: int
-    """Of its first batch: where its roll clock starts."""
+    """Timestamp of its first batch, at which its roll clock starts."""
     min_timestamp: int
     largest_timestamp: int
     mean_timestamp: float
-    """Over its records; -1 if none has a timestamp."""
+    """Mean timestamp of its records; -1 if none has a timestamp."""
     started_ms: int
     """When its first and its last batch are appended: the largest timestamp by then."""
     ended_ms: int
@@ -141,7 +147,7 @@ class RetentionEffect(NamedTuple):
     """How much longer than `retention.ms` records stay, because a segment goes as a whole."""
     lag_max_ms: int
     records: int
-    """That the mean is of."""
+    """The number of records that the mean is over."""
 
     def plus(self, other: RetentionEffect) -> RetentionEffect:
         records = self.records + other.records
@@ -195,7 +201,7 @@ class SimulatedTopic(_Simulated):
         return max((point.size_bytes for point in self.disk), default=self.size_bytes)
 
 
-def sum_of(logs: Sequence[SimulatedLog]) -> SimulatedTopic:
+def sum_of_logs(logs: Sequence[SimulatedLog]) -> SimulatedTopic:
     """The logs of a topic taken together; at least one."""
     segments = [segment for log in logs for segment in log.segments]
     return SimulatedTopic(
@@ -229,8 +235,8 @@ def _sum_of_disk(lines: Sequence[tuple[DiskPoint, ...]]) -> tuple[DiskPoint, ...
     return tuple(DiskPoint(round(time_ms), round(size)) for time_ms, size in pairs)
 
 
-class LogFrame(NamedTuple):
-    """What a simulation needs to know of the log besides its batches."""
+class LogSummary(NamedTuple):
+    """Facts that a simulation needs about a log, besides its batches."""
 
     topic_partition: TopicPartition
     path: Path
@@ -283,7 +289,7 @@ class Replay:
         self._state = state
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Batches that follow those before."""
+        """The next batches, in order."""
         at = 0
         while at < len(rows):
             if not self._state[kernel.SIZE_BYTES]:
@@ -303,7 +309,8 @@ class Replay:
         self._started_ms = max(self._clock_ms, int(row["max_timestamp"]))
 
     def _roll_reason(self, row: Any) -> RollReason:
-        """Without timestamps no time passes: a replay has no wall clock."""
+        """Why the batch needs a new segment. Without timestamps no time passes, because a replay
+        has no wall clock."""
         state = self._state
         segment = ActiveSegment(
             base_offset=int(state[kernel.BASE_OFFSET]),
@@ -313,7 +320,7 @@ class Replay:
             is_offset_index_full=bool(state[kernel.OFFSET_ENTRIES] >= self._offset_slots),
             is_time_index_full=bool(state[kernel.TIME_ENTRIES] >= self._time_slots),
         )
-        incoming = Incoming(
+        incoming = IncomingAppend(
             int(row["size_bytes"]), int(row["last_offset"]), int(row["max_timestamp"]), 0
         )
         reason = roll_reason(segment, incoming, self._limits)
@@ -347,7 +354,7 @@ class Replay:
             )
         )
 
-    def finish(self, frame: LogFrame) -> SimulatedLog:
+    def finish(self, frame: LogSummary) -> SimulatedLog:
         """The log after its last batch."""
         self._seal(None)
         segments = tuple(self._segments)
@@ -366,8 +373,8 @@ class Replay:
 
 
 def _distribution(histogram: NDArray[np.int64], total: float) -> Distribution:
-    there = np.flatnonzero(histogram)
-    pairs = zip(there.tolist(), histogram[there].tolist(), strict=True)
+    filled = np.flatnonzero(histogram)
+    pairs = zip(filled.tolist(), histogram[filled].tolist(), strict=True)
     return Distribution(float(total), tuple(pairs))
 
 
@@ -375,11 +382,11 @@ def _distribution(histogram: NDArray[np.int64], total: float) -> Distribution:
 
 
 def _retention_effect(
-    segments: Sequence[SimulatedSegment], config: LogConfig, frame: LogFrame
+    segments: Sequence[SimulatedSegment], config: LogConfig, frame: LogSummary
 ) -> RetentionEffect:
-    log = _retention_log([_retained(each, frame) for each in segments], frame)
+    log = _retention_log([_retention_segment(each, frame) for each in segments], frame)
     plan = plan_retention(log, config, frame.now_ms)
-    if not config.is_deleted or config.retention_ms < 0:
+    if not config.has_delete_policy or config.retention_ms < 0:
         return RetentionEffect(len(plan.deleted), plan.deleted_bytes, 0, 0, 0)
     gone_ms, weighted, records, worst = 0, 0.0, 0, 0
     for segment in segments:
@@ -393,7 +400,7 @@ def _retention_effect(
     return RetentionEffect(len(plan.deleted), plan.deleted_bytes, mean, worst, records)
 
 
-def _retained(segment: SimulatedSegment, frame: LogFrame) -> RetentionSegment:
+def _retention_segment(segment: SimulatedSegment, frame: LogSummary) -> RetentionSegment:
     return RetentionSegment(
         path=frame.path / segment_file_name(segment.base_offset, FileKind.LOG),
         base_offset=segment.base_offset,
@@ -406,7 +413,7 @@ def _retained(segment: SimulatedSegment, frame: LogFrame) -> RetentionSegment:
     )
 
 
-def _retention_log(segments: Sequence[RetentionSegment], frame: LogFrame) -> RetentionLog:
+def _retention_log(segments: Sequence[RetentionSegment], frame: LogSummary) -> RetentionLog:
     end_offset = segments[-1].end_offset
     return RetentionLog(
         topic_partition=frame.topic_partition,
@@ -419,11 +426,11 @@ def _retention_log(segments: Sequence[RetentionSegment], frame: LogFrame) -> Ret
 
 
 def _disk_use(
-    segments: Sequence[SimulatedSegment], config: LogConfig, frame: LogFrame
+    segments: Sequence[SimulatedSegment], config: LogConfig, frame: LogSummary
 ) -> tuple[DiskPoint, ...]:
     """Size after retention, from the first batch until now or until the last record has expired.
 
-    A segment grows evenly from its first batch to its last.
+    Segments are assumed to grow evenly from their first batch to their last.
     """
     start = max(0, segments[0].started_ms)
     end = min(max(segment.ended_ms for segment in segments), frame.now_ms)
@@ -433,16 +440,16 @@ def _disk_use(
     found, first = [], 0
     for number in range(points):
         time_ms = start + (end - start) * number // (points - 1)
-        there = [
-            _retained(_as_of(each, time_ms), frame)
+        present = [
+            _retention_segment(_as_of(each, time_ms), frame)
             for each in segments[first:]
             if each.started_ms <= time_ms
         ]
         size_bytes = 0
-        if there:
-            there[-1] = there[-1]._replace(is_active=True)
-            plan = plan_retention(_retention_log(there, frame), config, time_ms)
-            first += min(len(plan.deleted), len(there) - 1)
+        if present:
+            present[-1] = present[-1]._replace(is_active=True)
+            plan = plan_retention(_retention_log(present, frame), config, time_ms)
+            first += min(len(plan.deleted), len(present) - 1)
             size_bytes = plan.kept_bytes
         found.append(DiskPoint(time_ms, size_bytes))
     return tuple(found)
@@ -463,7 +470,7 @@ def _as_of(segment: SimulatedSegment, time_ms: int) -> SimulatedSegment:
 
 
 def _compaction(
-    segments: Sequence[SimulatedSegment], config: LogConfig, frame: LogFrame
+    segments: Sequence[SimulatedSegment], config: LogConfig, frame: LogSummary
 ) -> Compaction:
     log = CleanerLog(
         topic_partition=frame.topic_partition,
@@ -471,7 +478,7 @@ def _compaction(
         log_end_offset=segments[-1].end_offset,
         last_stable_offset=frame.last_stable_offset,
         high_watermark=segments[-1].end_offset,
-        segments=tuple(_cleaned(each, frame) for each in segments),
+        segments=tuple(_cleaner_segment(each, frame) for each in segments),
         checkpoint=frame.cleaner_offset,
     )
     plan = plan_cleaning(log, config, frame.now_ms)
@@ -487,7 +494,7 @@ def _compaction(
     )
 
 
-def _cleaned(segment: SimulatedSegment, frame: LogFrame) -> CleanerSegment:
+def _cleaner_segment(segment: SimulatedSegment, frame: LogSummary) -> CleanerSegment:
     largest = segment.largest_timestamp
     return CleanerSegment(
         base_offset=segment.base_offset,

@@ -27,7 +27,7 @@ class TopicAdvice:
     """As it is now, or Kafka's defaults."""
     recommendations: tuple[Recommendation, ...]
     traps: tuple[Trap, ...]
-    """Of the config as it is."""
+    """The traps of the current config."""
 
 
 def advise(
@@ -43,8 +43,8 @@ def workload_of(
 ) -> Workload:
     """What the headers of a topic and its settings show, and what other jobs have `measured`."""
     known: dict[str, object] = {"is_compacted": config.is_compacted}
-    if config.is_deleted and config.retention_ms >= 0:
+    if config.has_delete_policy and config.retention_ms >= 0:
         known["retention_ms"] = config.retention_ms
-    if config.is_deleted and config.retention_bytes >= 0:
+    if config.has_delete_policy and config.retention_bytes >= 0:
         known["retention_bytes"] = config.retention_bytes
     return measured_workload(facts, partitions).given({**known, **measured})

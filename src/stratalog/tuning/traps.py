@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.config.topic import LATER_SEGMENT_BYTES_MIN
 from stratalog.config.values import INT_MAX
-from stratalog.format import time_index
+from stratalog.format import offset_index, time_index
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.quantities import duration_text, human_size
@@ -36,7 +36,7 @@ class _SystemLimit(NamedTuple):
 _MAPS: Final = _SystemLimit(65_530, 2)
 """Linux's vm.max_map_count by default."""
 _FILES: Final = _SystemLimit(100_000, 4)
-"""What Kafka's documentation asks for at least (`ulimit -n`)."""
+"""The minimum in Kafka's documentation (`ulimit -n`)."""
 
 
 class TrapSeverity(enum.StrEnum):
@@ -59,22 +59,23 @@ class Trap(NamedTuple):
 def find_traps(workload: Workload, config: LogConfig, *, segments: int | None = None) -> list[Trap]:
     """What to beware of under `config`. `segments` are those of the whole broker, if known."""
     found: list[Trap] = []
-    found += _of_indexes(workload, config)
-    found += _of_offsets(workload, config)
-    found += _of_sizes(workload, config)
-    found += _of_times(workload, config)
-    found += _of_retention(workload, config)
-    found += _of_limits(workload, config, segments)
-    found += _of_batches(workload)
+    found += _index_traps(workload, config)
+    found += _offset_traps(workload, config)
+    found += _size_traps(workload, config)
+    found += _time_traps(workload, config)
+    found += _retention_traps(workload, config)
+    found += _limit_traps(workload, config, segments)
+    found += _batch_traps(workload)
     return found
 
 
 def _wanted_segment_bytes(workload: Workload, config: LogConfig) -> int:
-    """What the user asks for may be more than Kafka takes."""
+    """The segment size that the user asks for, which may exceed Kafka's maximum, else the
+    configured one."""
     return config.segment_bytes if workload.segment_bytes is None else workload.segment_bytes
 
 
-def _of_indexes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+def _index_traps(workload: Workload, config: LogConfig) -> Iterator[Trap]:
     size = _wanted_segment_bytes(workload, config)
     interval, index_bytes = config.index_interval_bytes, config.segment_index_bytes
     limit = index_limit(index_bytes, interval, workload.batch_bytes)
@@ -86,7 +87,8 @@ def _of_indexes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
             TrapSeverity.WARNING,
             f"Segments roll at {human_size(limit.segment_bytes)}, not at {human_size(size)}, "
             "because their indexes are full.",
-            f"{human_size(index_bytes)} / 8 bytes = {index_bytes // 8:,} offset entries, "
+            f"{human_size(index_bytes)} / {offset_index.ENTRY_BYTES} bytes = "
+            f"{index_bytes // offset_index.ENTRY_BYTES:,} offset entries, "
             f"* {spacing} = {human_size(limit.offset_index_bytes)}",
             "Raise segment.index.bytes or index.interval.bytes, or lower segment.bytes.",
         )
@@ -98,11 +100,12 @@ def _of_indexes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
             " of log, if every entry has a newer timestamp.",
             f"{human_size(index_bytes)} / {time_index.ENTRY_BYTES} bytes - 1 = {slots:,} time "
             f"entries, * {spacing} = {human_size(limit.time_index_bytes)}",
-            f"Allow {time_index.ENTRY_BYTES} bytes per entry in segment.index.bytes, not 8.",
+            f"Allow {time_index.ENTRY_BYTES} bytes per entry in segment.index.bytes, not "
+            f"{offset_index.ENTRY_BYTES}.",
         )
 
 
-def _of_offsets(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+def _offset_traps(workload: Workload, config: LogConfig) -> Iterator[Trap]:
     if not workload.message_bytes:
         return
     records = config.segment_bytes / workload.message_bytes
@@ -118,7 +121,7 @@ def _of_offsets(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         )
 
 
-def _of_sizes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+def _size_traps(workload: Workload, config: LogConfig) -> Iterator[Trap]:
     size = _wanted_segment_bytes(workload, config)
     if size > INT_MAX:
         yield Trap(
@@ -147,7 +150,7 @@ def _of_sizes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         )
 
 
-def _of_times(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+def _time_traps(workload: Workload, config: LogConfig) -> Iterator[Trap]:
     is_create_time = config.message_timestamp_type.kafka_name == "CreateTime"
     if workload.future_ms > 0:
         yield Trap(
@@ -186,8 +189,8 @@ def _of_times(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         )
 
 
-def _of_retention(workload: Workload, config: LogConfig) -> Iterator[Trap]:
-    if not config.is_deleted:
+def _retention_traps(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+    if not config.has_delete_policy:
         return
     retention_ms, rate = config.retention_ms, workload.bytes_per_second
     fills_ms = config.segment_bytes / rate * 1000 if rate else None
@@ -212,7 +215,7 @@ def _of_retention(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         )
 
 
-def _of_limits(workload: Workload, config: LogConfig, segments: int | None) -> Iterator[Trap]:
+def _limit_traps(workload: Workload, config: LogConfig, segments: int | None) -> Iterator[Trap]:
     partitions = workload.broker_partitions or workload.partitions
     if segments is None:
         rate, retention_ms = workload.bytes_per_second, config.retention_ms
@@ -242,7 +245,7 @@ def _of_limits(workload: Workload, config: LogConfig, segments: int | None) -> I
         )
 
 
-def _of_batches(workload: Workload) -> Iterator[Trap]:
+def _batch_traps(workload: Workload) -> Iterator[Trap]:
     if not workload.batch_bytes:
         return
     share = HEADER_BYTES / workload.batch_bytes

@@ -28,7 +28,7 @@ class Workload:
     partitions: int = 1
     retention_ms: int | None = None
     retention_bytes: int | None = None
-    """Of one partition."""
+    """The size limit of one partition."""
     offset_lookups: float = 0.0
     """A second, of all partitions: consumers that start, seek or fetch old data."""
     time_lookups: float = 0.0
@@ -48,15 +48,15 @@ class Workload:
     """Partitions of all topics on the broker."""
     late_ms: int = 0
     late_share: float = 0.0
-    """Of records whose timestamp is below an earlier one."""
+    """Share of records whose timestamp is below an earlier one."""
     future_ms: int = 0
     append_time_share: float | None = None
-    """Of batches with LogAppendTime."""
+    """Share of batches with LogAppendTime."""
     span_ms: int = 0
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Of one partition."""
+        """Bytes per second of one partition."""
         if self.rate is None or self.message_bytes is None:
             return None
         return self.rate * self.message_bytes / self.partitions
@@ -66,7 +66,7 @@ class Workload:
         return self.offset_lookups + self.time_lookups
 
     def given(self, numbers: Mapping[str, object]) -> Workload:
-        """With what the user says, which counts more than what the log shows."""
+        """The workload with the user's figures, which override those of the log."""
         known = {name: value for name, value in numbers.items() if value is not None}
         return dataclasses.replace(self, **known)  # type: ignore[arg-type]  # fields by name
 

@@ -6,7 +6,7 @@ import enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.wire.tables import message_named
+from stratalog.wire.message_tables import message_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -95,13 +95,13 @@ def response_pieces(
     out += bytes(LENGTH_BYTES)
     out += response_header_bytes(api, version, correlation_id)
     write_into(out, api.response, body, version)
-    length = len(out) - LENGTH_BYTES + sum(len(records) for _, records in out.elsewhere)
+    length = len(out) - LENGTH_BYTES + sum(len(records) for _, records in out.separate_records)
     _LENGTH.pack_into(out, 0, length)
-    if not out.elsewhere:
+    if not out.separate_records:
         return [out]
     pieces: list[Buffer | Sized] = []
     view, start = memoryview(out), 0
-    for at, records in out.elsewhere:
+    for at, records in out.separate_records:
         pieces += [view[start:at], records]
         start = at
     if start < len(out):
@@ -129,7 +129,7 @@ def request_frame(
 
 
 _PIECE_BYTES_MIN: Final = 4096
-_GROWTH: Final = 16
+_GROWTH: Final = 4
 """Memory for a large frame: this many times what has arrived of it."""
 
 

@@ -123,6 +123,15 @@ def test_offsets_of_a_deleted_topic_are_removed(simulation: Simulation) -> None:
     assert fetch(simulation) == (-1, 0)
 
 
+def test_a_deleted_topic_is_no_reason_to_fail_if_its_offsets_cannot_be_removed(
+    simulation: Simulation,
+) -> None:
+    commit(simulation, 5)
+    simulation.log.failure = RequestError(ErrorCode.NOT_COORDINATOR)
+    simulation.coordinator.topic_deleted("t")
+    assert fetch(simulation) == (5, 0)
+
+
 def test_topics_are_named_by_id_from_version_10_on(simulation: Simulation) -> None:
     topic_id = simulation.topics.topic_id("t")
     partitions = [{"partitionIndex": 0, "committedOffset": 3}]
@@ -141,8 +150,8 @@ def test_topics_are_named_by_id_from_version_10_on(simulation: Simulation) -> No
 
 def test_nothing_changes_if_the_log_refuses(simulation: Simulation) -> None:
     commit(simulation, 1)
-    simulation.log.failure = RequestError(ErrorCode.KAFKA_STORAGE_ERROR)
-    assert commit(simulation, 2) == ErrorCode.KAFKA_STORAGE_ERROR
+    simulation.log.failure = RequestError(ErrorCode.NOT_COORDINATOR)
+    assert commit(simulation, 2) == ErrorCode.NOT_COORDINATOR
     assert fetch(simulation) == (1, 0)
 
 

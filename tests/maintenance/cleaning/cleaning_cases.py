@@ -52,7 +52,7 @@ class GoldenRound(NamedTuple):
         with PartitionView(self.before, log_start_offset=self.told["log_start_offset"]) as view:
             return cleaner_log(view, self.told["checkpoint_before"])
 
-    def selection(self) -> CleaningPlan:
+    def plan(self) -> CleaningPlan:
         return plan_cleaning(self.facts(), self.config, self.now_ms)
 
 

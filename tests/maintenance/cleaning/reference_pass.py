@@ -62,30 +62,30 @@ class ReferenceRound(NamedTuple):
 
 def clean(
     log: LogReader,
-    selection: CleaningPlan,
+    plan: CleaningPlan,
     config: LogConfig,
     producers: Mapping[int, LastRecord],
     *,
     keys_max: int = 1 << 62,
 ) -> ReferenceRound:
-    """Clean what `selection` says, with room for `keys_max` keys."""
+    """Clean what `plan` says, with room for `keys_max` keys."""
     views = {view.base_offset: view for view in log.segments}
-    key_map = map_keys(log, selection, views, keys_max)
-    bound = selection.first_uncleanable_offset
+    key_map = map_keys(log, plan, views, keys_max)
+    bound = plan.first_uncleanable_offset
     rules = CleaningRules(
         newest_offset_of=lambda key: key_map.offsets.get(key, -1),
         map_latest_offset=key_map.latest_offset,
         bound=bound,
-        now_ms=selection.now_ms,
+        now_ms=plan.now_ms,
         delete_retention_ms=config.delete_retention_ms,
         legacy_horizon_ms=legacy_delete_horizon_ms(
-            selection.segments, selection.first_dirty_offset, config.delete_retention_ms
+            plan.segments, plan.first_dirty_offset, config.delete_retention_ms
         ),
         producers=producers,
     )
     transactions = CleanedTransactions()
     groups = []
-    for group in group_segments(selection.segments, key_map.latest_offset + 1, bound, config):
+    for group in group_segments(plan.segments, key_map.latest_offset + 1, bound, config):
         entries = tuple(
             filtered
             for facts in group
@@ -110,15 +110,15 @@ def _filtered(
 
 
 def map_keys(
-    log: LogReader, selection: CleaningPlan, views: Mapping[int, SegmentView], keys_max: int
+    log: LogReader, plan: CleaningPlan, views: Mapping[int, SegmentView], keys_max: int
 ) -> KeyMap:
     """Stops at the first record that would be put into a full map."""
-    first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
+    first_dirty, bound = plan.first_dirty_offset, plan.first_uncleanable_offset
     transactions = CleanedTransactions()
     transactions.add_aborted(log.aborted_transactions(first_dirty, bound))
     offsets: dict[bytes, int] = {}
     latest = -1
-    dirty = selection.dirty_segments
+    dirty = plan.dirty_segments
     for slot, facts in enumerate(dirty):
         view = views[facts.base_offset]
         start = view.seek(first_dirty).position

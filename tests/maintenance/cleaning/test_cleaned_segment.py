@@ -21,8 +21,8 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewrittenBatches
+from stratalog.maintenance.interrupted_changes import finish_swaps
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.swap_files import finish_swaps
 from stratalog.storage.disk import SystemCalls
 from tests.crash.cleaned_history import CONFIG, START_MS, UNSYNCED, open_at, write_history
 from tests.disks import FaultyDisk
@@ -116,8 +116,8 @@ def test_an_index_has_no_more_entries_than_the_topic_allows(tmp_path: Path) -> N
 
 
 def clean(log: PartitionLog, checkpoint: int | None = None) -> int:
-    selection = plan_cleaning(cleaner_log(log, checkpoint), log.config, START_MS)
-    return Cleaner(24 * 1000).clean(log, selection).end_offset
+    plan = plan_cleaning(cleaner_log(log, checkpoint), log.config, START_MS)
+    return Cleaner(24 * 1000).clean(log, plan).end_offset
 
 
 def test_nothing_to_clean_leaves_the_checkpoint(tmp_path: Path) -> None:

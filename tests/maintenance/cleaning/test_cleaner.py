@@ -43,22 +43,22 @@ def test_kafkas_rounds(
         path = tmp_path / f"{golden.told['round']}" / golden.before.name
         copy_of(golden.before, path)
         with opened(golden, path, case) as log:
-            selection = plan_cleaning(
+            plan = plan_cleaning(
                 cleaner_log(log, golden.told["checkpoint_before"]), golden.config, golden.now_ms
             )
-            check_selection(golden, selection)
+            check_plan(golden, plan)
             if golden.was_cleaned:
-                result = Cleaner(24 * slots).clean(log, selection)
+                result = Cleaner(24 * slots).clean(log, plan)
                 log.maintenance.remove_discarded(golden.now_ms, at_once=True)
                 check_result(golden, result)
                 check_files(golden, path, log)
 
 
-def check_selection(golden: GoldenRound, selection: CleaningPlan) -> None:
+def check_plan(golden: GoldenRound, plan: CleaningPlan) -> None:
     told = golden.told
-    assert selection.first_dirty_offset == told["first_dirty_offset"]
-    assert selection.first_uncleanable_offset == told["first_uncleanable_offset"]
-    assert selection.is_selected == told["decision"]["selected_by_manager"]
+    assert plan.first_dirty_offset == told["first_dirty_offset"]
+    assert plan.first_uncleanable_offset == told["first_uncleanable_offset"]
+    assert plan.is_selected == told["decision"]["selected_by_manager"]
 
 
 def check_result(golden: GoldenRound, result: CleaningResult) -> None:

@@ -96,12 +96,10 @@ def check(record: Record, isolation: IsolationLevel) -> None:
 
 
 def clean_all(log: PartitionLog, checkpoint: int | None = None) -> CleaningResult | None:
-    selection = plan_cleaning(
-        cleaner_log(log, checkpoint), log.config, START_MS + log.log_end_offset
-    )
-    if not selection.cleanable_bytes:
+    plan = plan_cleaning(cleaner_log(log, checkpoint), log.config, START_MS + log.log_end_offset)
+    if not plan.cleanable_bytes:
         return None
-    return Cleaner(MAP_BYTES).clean(log, selection)
+    return Cleaner(MAP_BYTES).clean(log, plan)
 
 
 class Crowd:
@@ -237,9 +235,9 @@ class Interruption:
 
     def clean(self) -> CleaningResult | None:
         log = self.log
-        selection = plan_cleaning(cleaner_log(log, None), log.config, START_MS + RETENTION_MS)
+        plan = plan_cleaning(cleaner_log(log, None), log.config, START_MS + RETENTION_MS)
         try:
-            return Cleaner(MAP_BYTES).clean(log, selection, PassControl(self))
+            return Cleaner(MAP_BYTES).clean(log, plan, PassControl(self))
         except CleaningAbortedError:
             return None
 

@@ -14,7 +14,7 @@ from stratalog.maintenance.cleaning import distributed as spread
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
-from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
+from stratalog.maintenance.interrupted_changes import CLEANING_DIRECTORY
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.cleaning_cases import opened, over_cases, rounds_of
 

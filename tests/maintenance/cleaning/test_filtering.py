@@ -68,7 +68,7 @@ def run(golden: GoldenRound) -> ReferenceRound:
     start = golden.told["log_start_offset"]
     with PartitionView(golden.before, log_start_offset=start) as view:
         keys_max = golden.told.get("offset_map_max_desired", 1 << 62)
-        return clean(view, golden.selection(), golden.config, producers, keys_max=keys_max)
+        return clean(view, golden.plan(), golden.config, producers, keys_max=keys_max)
 
 
 @over_cases

@@ -26,12 +26,12 @@ def test_kafkas_groups(case: CompactionCase, compaction_dir: Callable[[str], Pat
     for golden in rounds_of(case, compaction_dir(case.name)):
         if not golden.was_cleaned:
             continue
-        selection, told = golden.selection(), golden.told
-        end, bound = told["end_dirty_offset"], selection.first_uncleanable_offset
-        groups = group_segments(selection.segments, end, bound, golden.config)
+        plan, told = golden.plan(), golden.told
+        end, bound = told["end_dirty_offset"], plan.first_uncleanable_offset
+        groups = group_segments(plan.segments, end, bound, golden.config)
         assert [[s.base_offset for s in group] for group in groups] == told["groups"]
         horizon = legacy_delete_horizon_ms(
-            selection.segments, selection.first_dirty_offset, golden.config.delete_retention_ms
+            plan.segments, plan.first_dirty_offset, golden.config.delete_retention_ms
         )
         assert horizon == told["legacy_delete_horizon_ms"]
 

@@ -44,7 +44,7 @@ def test_what_is_foretold_comes_true(
             keys = sorted({record.key for record in view.read() if record.key is not None})
             for key in keys[:: max(1, len(keys) // KEYS_MAX)]:
                 offsets = {record.offset for record in view.read() if record.key == key}
-                trace = trace_key(view, key, golden.selection(), golden.config)
+                trace = trace_key(view, key, golden.plan(), golden.config)
                 assert trace.record_count == len(offsets)
                 assert {record.offset for record in trace.records} == offsets
                 kept = {r.offset for r in trace.records if r.decision is None or r.decision.is_kept}
@@ -76,8 +76,8 @@ def traced(
                 log.roll()
             else:
                 log.append_as_follower(part)
-        selection = plan_cleaning(cleaner_log(log, checkpoint), config, NOW_MS)
-        return trace_key(log, b"k", selection, config)
+        plan = plan_cleaning(cleaner_log(log, checkpoint), config, NOW_MS)
+        return trace_key(log, b"k", plan, config)
 
 
 def events(trace: KeyTrace) -> list[tuple[int, RecordReason | None, NextEvent]]:
@@ -158,14 +158,14 @@ def test_of_many_records_the_newest_are_shown(tmp_path: Path) -> None:
     with open_log(tmp_path / "orders-0", config, disk=Disk(), now_ms=lambda: NOW_MS) as log:
         for offset in range(10):
             log.append_as_follower(batch(offset, "v"))
-        selection = plan_cleaning(cleaner_log(log, None), config, NOW_MS)
+        plan = plan_cleaning(cleaner_log(log, None), config, NOW_MS)
         passed: list[int] = []
-        trace = trace_key(log, b"k", selection, config, records_max=3, on_progress=passed.append)
+        trace = trace_key(log, b"k", plan, config, records_max=3, on_progress=passed.append)
         assert trace.record_count == 10
         assert [record.offset for record in trace.records] == [7, 8, 9]
         assert trace.newest == trace.records[-1]
         assert passed[-1] == 10
-        missing = trace_key(log, b"", selection, config)
+        missing = trace_key(log, b"", plan, config)
         assert (missing.record_count, missing.records, missing.newest) == (0, (), None)
 
 

@@ -32,18 +32,18 @@ NOW_MS = 1_000_000
 @over_cases
 def test_kafkas_decisions(case: CompactionCase, compaction_dir: Callable[[str], Path]) -> None:
     for golden in rounds_of(case, compaction_dir(case.name)):
-        told, selection = golden.told, golden.selection()
-        assert selection.first_dirty_offset == told["first_dirty_offset"]
-        assert selection.bound.raw_offset == told["uncleanable_offset_raw"]
-        assert selection.first_uncleanable_offset == told["first_uncleanable_offset"]
+        told, plan = golden.told, golden.plan()
+        assert plan.first_dirty_offset == told["first_dirty_offset"]
+        assert plan.bound.raw_offset == told["uncleanable_offset_raw"]
+        assert plan.first_uncleanable_offset == told["first_uncleanable_offset"]
         decision = told["decision"]
-        assert selection.clean_bytes == decision["clean_bytes"]
-        assert selection.cleanable_bytes == decision["cleanable_bytes"]
-        assert selection.total_bytes == decision["total_bytes"]
-        assert selection.ratio == decision["cleanable_ratio"]
-        assert (selection.max_lag_exceeded_ms > 0) == decision["need_compaction_now"]
-        assert selection.max_lag_exceeded_ms == decision["max_compaction_delay_ms"]
-        assert selection.is_selected == decision["selected_by_manager"]
+        assert plan.clean_bytes == decision["clean_bytes"]
+        assert plan.cleanable_bytes == decision["cleanable_bytes"]
+        assert plan.total_bytes == decision["total_bytes"]
+        assert plan.ratio == decision["cleanable_ratio"]
+        assert (plan.max_lag_exceeded_ms > 0) == decision["need_compaction_now"]
+        assert plan.max_lag_exceeded_ms == decision["max_compaction_delay_ms"]
+        assert plan.is_selected == decision["selected_by_manager"]
 
 
 @over_cases
@@ -102,14 +102,14 @@ def decide(facts: CleanerLog, **settings: object) -> CleaningPlan:
 
 
 def test_all_is_dirty_without_a_checkpoint() -> None:
-    selection = decide(log_of())
-    assert selection.is_selected
-    assert (selection.first_dirty_offset, selection.first_uncleanable_offset) == (0, 30)
-    assert (selection.clean_bytes, selection.cleanable_bytes, selection.ratio) == (0, 300, 1.0)
-    assert selection.bound.kind is BoundKind.ACTIVE_SEGMENT
-    assert [segment.base_offset for segment in selection.segments] == [0, 10, 20]
-    assert selection.dirty_segments == selection.segments
-    assert "above" in selection.reasons[0]
+    plan = decide(log_of())
+    assert plan.is_selected
+    assert (plan.first_dirty_offset, plan.first_uncleanable_offset) == (0, 30)
+    assert (plan.clean_bytes, plan.cleanable_bytes, plan.ratio) == (0, 300, 1.0)
+    assert plan.bound.kind is BoundKind.ACTIVE_SEGMENT
+    assert [segment.base_offset for segment in plan.segments] == [0, 10, 20]
+    assert plan.dirty_segments == plan.segments
+    assert "above" in plan.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -120,30 +120,30 @@ def test_all_is_dirty_without_a_checkpoint() -> None:
     ],
 )
 def test_checkpoint_outside_the_log(checkpoint: int, reset: CheckpointReset) -> None:
-    selection = decide(log_of(checkpoint=checkpoint, log_start_offset=5))
-    assert selection.first_dirty_offset == 5
-    assert selection.checkpoint_reset is reset
+    plan = decide(log_of(checkpoint=checkpoint, log_start_offset=5))
+    assert plan.first_dirty_offset == 5
+    assert plan.checkpoint_reset is reset
 
 
 @pytest.mark.parametrize("checkpoint", [5, 40])
 def test_checkpoint_at_the_edges_of_the_log_counts(checkpoint: int) -> None:
-    selection = decide(log_of(checkpoint=checkpoint, log_start_offset=5))
-    assert selection.first_dirty_offset == checkpoint
-    assert selection.checkpoint_reset is None
+    plan = decide(log_of(checkpoint=checkpoint, log_start_offset=5))
+    assert plan.first_dirty_offset == checkpoint
+    assert plan.checkpoint_reset is None
 
 
 def test_checkpoint_inside_the_active_segment() -> None:
-    selection = decide(log_of(checkpoint=33))
-    assert selection.first_uncleanable_offset == 30
-    assert selection.cleanable_bytes == 0
-    assert not selection.is_selected
-    assert selection.dirty_segments == ()
+    plan = decide(log_of(checkpoint=33))
+    assert plan.first_uncleanable_offset == 30
+    assert plan.cleanable_bytes == 0
+    assert not plan.is_selected
+    assert plan.dirty_segments == ()
 
 
 def test_segment_with_the_checkpoint_inside_counts_as_clean_and_dirty() -> None:
-    selection = decide(log_of(checkpoint=15))
-    assert (selection.clean_bytes, selection.cleanable_bytes) == (200, 200)
-    assert [segment.base_offset for segment in selection.dirty_segments] == [10, 20]
+    plan = decide(log_of(checkpoint=15))
+    assert (plan.clean_bytes, plan.cleanable_bytes) == (200, 200)
+    assert [segment.base_offset for segment in plan.dirty_segments] == [10, 20]
 
 
 def test_ratio_must_be_exceeded() -> None:
@@ -156,53 +156,53 @@ def test_ratio_must_be_exceeded() -> None:
 
 
 def test_nothing_dirty_is_never_selected() -> None:
-    selection = decide(log_of(checkpoint=30), min_cleanable_dirty_ratio="0")
-    assert not selection.is_selected
-    assert selection.ratio == 0
+    plan = decide(log_of(checkpoint=30), min_cleanable_dirty_ratio="0")
+    assert not plan.is_selected
+    assert plan.ratio == 0
 
 
 def test_empty_log() -> None:
     facts = log_of()
     facts = dataclasses.replace(facts, segments=facts.segments[-1:], log_start_offset=30)
-    selection = decide(facts)
-    assert not selection.is_selected
-    assert selection.total_bytes == 0
-    assert selection.ratio == 0
+    plan = decide(facts)
+    assert not plan.is_selected
+    assert plan.total_bytes == 0
+    assert plan.ratio == 0
 
 
 def test_log_that_is_not_compacted() -> None:
-    selection = plan_cleaning(log_of(), LogConfig(), NOW_MS)
-    assert not selection.is_selected
-    assert selection.reasons == ("cleanup.policy is delete, so the log is not compacted",)
+    plan = plan_cleaning(log_of(), LogConfig(), NOW_MS)
+    assert not plan.is_selected
+    assert plan.reasons == ("cleanup.policy is delete, so the log is not compacted",)
 
 
 def test_open_transaction_protects_its_whole_segment() -> None:
-    selection = decide(log_of(last_stable_offset=15))
-    assert (selection.bound.raw_offset, selection.bound.offset) == (15, 10)
-    assert selection.bound.kind is BoundKind.OPEN_TRANSACTION
-    assert "began at 15" in str(selection.bound)
+    plan = decide(log_of(last_stable_offset=15))
+    assert (plan.bound.raw_offset, plan.bound.offset) == (15, 10)
+    assert plan.bound.kind is BoundKind.OPEN_TRANSACTION
+    assert "began at 15" in str(plan.bound)
 
 
 def test_open_transaction_in_the_active_segment_takes_nothing_away() -> None:
-    selection = decide(log_of(last_stable_offset=35))
-    assert selection.bound.kind is BoundKind.ACTIVE_SEGMENT
-    assert selection.bound.offset == 30
+    plan = decide(log_of(last_stable_offset=35))
+    assert plan.bound.kind is BoundKind.ACTIVE_SEGMENT
+    assert plan.bound.offset == 30
 
 
 def test_high_watermark_bounds_too() -> None:
-    selection = decide(log_of(last_stable_offset=12, high_watermark=12))
-    assert selection.bound.kind is BoundKind.HIGH_WATERMARK
-    assert selection.bound.offset == 10
+    plan = decide(log_of(last_stable_offset=12, high_watermark=12))
+    assert plan.bound.kind is BoundKind.HIGH_WATERMARK
+    assert plan.bound.offset == 10
 
 
 def test_young_segment_holds_back_older_ones_behind_it() -> None:
     facts = log_of(sealed(0), sealed(10, largest_timestamp=NOW_MS - 99), sealed(20))
-    selection = decide(facts, min_compaction_lag_ms=100)
-    assert selection.bound.kind is BoundKind.MIN_LAG
-    assert selection.bound.offset == 10
-    assert selection.bound.timestamp == NOW_MS - 99
-    assert selection.bound.cleanable_from_ms == NOW_MS + 1
-    assert str(NOW_MS + 1) in str(selection.bound)
+    plan = decide(facts, min_compaction_lag_ms=100)
+    assert plan.bound.kind is BoundKind.MIN_LAG
+    assert plan.bound.offset == 10
+    assert plan.bound.timestamp == NOW_MS - 99
+    assert plan.bound.cleanable_from_ms == NOW_MS + 1
+    assert str(NOW_MS + 1) in str(plan.bound)
 
 
 def test_segment_of_exactly_the_lag_is_old_enough() -> None:
@@ -219,17 +219,17 @@ def test_lag_forces_a_round_whatever_the_ratio() -> None:
     facts = log_of(sealed(0, size_bytes=10_000), sealed(10), checkpoint=10)
     waited = NOW_MS - 1010
     assert not decide(facts, max_compaction_lag_ms=waited).is_selected
-    selection = decide(facts, max_compaction_lag_ms=waited - 1)
-    assert selection.is_selected
-    assert selection.max_lag_exceeded_ms == 1
-    assert "max.compaction.lag.ms" in selection.reasons[-1]
+    plan = decide(facts, max_compaction_lag_ms=waited - 1)
+    assert plan.is_selected
+    assert plan.max_lag_exceeded_ms == 1
+    assert "max.compaction.lag.ms" in plan.reasons[-1]
 
 
 def test_lag_forces_nothing_without_bytes_to_clean() -> None:
     facts = log_of(last_stable_offset=5, checkpoint=0)
-    selection = decide(facts, max_compaction_lag_ms=1)
-    assert selection.max_lag_exceeded_ms > 0
-    assert not selection.is_selected
+    plan = decide(facts, max_compaction_lag_ms=1)
+    assert plan.max_lag_exceeded_ms > 0
+    assert not plan.is_selected
 
 
 @pytest.mark.parametrize("timestamp", [0, -1])
@@ -239,5 +239,5 @@ def test_batches_without_a_time_start_no_lag(timestamp: int) -> None:
 
 
 def test_a_selection_can_be_sent_elsewhere() -> None:
-    selection = decide(log_of(last_stable_offset=15))
-    assert pickle.loads(pickle.dumps(selection)) == selection
+    plan = decide(log_of(last_stable_offset=15))
+    assert pickle.loads(pickle.dumps(plan)) == plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from stratalog.format.snapshot import decode_snapshot, encode_snapshot
+from stratalog.format.producer_snapshot import decode_snapshot, encode_snapshot
 from stratalog.maintenance.verify.findings import Fault, Severity
 from tests.maintenance.verify.planting import (
     Plant,

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.maintenance.verify.directory import (
     VerifyPlan,
-    conclude,
+    combine_reports,
     verify_directory,
     verify_partition,
 )
@@ -95,7 +95,7 @@ def test_tasks_and_reports_may_travel_and_come_back_in_any_order() -> None:
     plan = VerifyPlan((plan_partition(path),))
     reports = [verify_segment(pickle.loads(pickle.dumps(task))) for task in plan.tasks]
     there_and_back = pickle.loads(pickle.dumps(reports[::-1]))
-    assert conclude(plan, there_and_back) == verify_partition(path)
+    assert combine_reports(plan, there_and_back) == verify_partition(path)
 
 
 def test_counts_are_those_of_the_files() -> None:

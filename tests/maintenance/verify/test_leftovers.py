@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import CleanupPolicy, LogConfig
+from stratalog.format.producer_snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner

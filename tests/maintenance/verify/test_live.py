@@ -8,7 +8,7 @@ from stratalog.config import LogConfig
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, encode_batch
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.verify.directory import VerifyPlan, conclude, verify_partition
+from stratalog.maintenance.verify.directory import VerifyPlan, combine_reports, verify_partition
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
@@ -54,7 +54,7 @@ def test_what_is_appended_after_the_plan(tmp_path: Path) -> None:
         append_some(log, 3)
         plan = VerifyPlan((plan_partition(tmp_path / "t-0"),))
         append_some(log, 2)
-        report = conclude(plan, map(verify_segment, plan.tasks))
+        report = combine_reports(plan, map(verify_segment, plan.tasks))
     assert report.at_least(Severity.WARNING) == ()
     assert report.counts.records == 5 * 6
 
@@ -65,7 +65,7 @@ def test_a_log_that_rolls_meanwhile(tmp_path: Path) -> None:
         plan = VerifyPlan((plan_partition(tmp_path / "t-0"),))
         append_some(log, 20)
         assert len(log.segments) > len(plan.tasks)
-        report = conclude(plan, map(verify_segment, plan.tasks))
+        report = combine_reports(plan, map(verify_segment, plan.tasks))
     assert report.at_least(Severity.WARNING) == ()
 
 
@@ -89,4 +89,4 @@ def test_transactions_that_are_aborted_while_the_log_is_read(tmp_path: Path) -> 
             told.append(count)
 
         reports = [verify_segment(task, append_more) for task in plan.tasks]
-    assert conclude(plan, reports).at_least(Severity.WARNING) == ()
+    assert combine_reports(plan, reports).at_least(Severity.WARNING) == ()

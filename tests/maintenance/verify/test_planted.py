@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.maintenance.verify.directory import verify_partition
-from stratalog.maintenance.verify.findings import Severity
+from stratalog.maintenance.verify.findings import Fault, Severity
 from tests.golden.cases import GOLDEN_DIR
+from tests.handmade import plain, write_segment
 from tests.log.building import copy_partition
 from tests.maintenance.verify.index_plants import INDEX_PLANTS
 from tests.maintenance.verify.log_plants import LOG_PLANTS
@@ -54,3 +55,25 @@ def test_damage_in_one_batch_is_one_error(plant: Plant, tmp_path: Path) -> None:
     plant.do(partition)
     report = verify_partition(partition, threads=1)
     assert report.count_of(Severity.ERROR) <= 4, "\n".join(map(str, report.findings))
+
+
+@pytest.mark.parametrize(("next_base", "highest"), [(None, 2147483747), (300, 299)])
+def test_an_offset_too_far_above_the_base_offset(
+    next_base: int | None, highest: int, tmp_path: Path
+) -> None:
+    """Old cleaners grouped segments into one whose offsets do not fit an index."""
+    path = tmp_path / "t-0"
+    first = plain(100)
+    write_segment(path, 100, first, plain(100 + (1 << 31), 1))
+    if next_base is not None:
+        write_segment(path, next_base, plain(next_base))
+    (found,) = (
+        finding
+        for finding in verify_partition(path, threads=1).findings
+        if finding.code == Fault.OFFSET_OUTSIDE_SEGMENT.code
+    )
+    assert found.position == len(first)
+    assert found.what == (
+        "offsets 2147483748 to 2147483748 are outside the segment, which can have offsets 100 to "
+        f"{highest}"
+    )

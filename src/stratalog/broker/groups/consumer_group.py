@@ -2,7 +2,7 @@
 
 The group's epoch grows with each change of members, subscriptions or topics. For each epoch the
 coordinator computes a target assignment; each member moves towards its part on its own, first
-giving up what others shall get. A member that has to give up partitions stays at its old epoch
+giving up the partitions of others. A member that has to give up partitions stays at its old epoch
 until it has; one that waits for partitions of others is already at the new epoch.
 
 Every change is a record of `__consumer_offsets`, and `apply` is the only way to make it: what a

@@ -7,6 +7,7 @@ those that may have to wait take a `reply`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -394,10 +395,12 @@ class GroupCoordinator:
         return group.subscribed_topics()
 
     def topic_deleted(self, topic: str) -> None:
-        """Offsets of a deleted topic are meaningless."""
+        """Offsets of a deleted topic are meaningless. The topic is gone, whether or not they can be
+        removed."""
         for group in list(self.groups.values()):
             partitions = group.offsets.by_topic.get(topic, {})
-            self._remove_offsets(group, [(topic, number) for number in partitions])
+            with suppress(RequestError):
+                self._remove_offsets(group, [(topic, number) for number in partitions])
 
     # -- expiry
 

@@ -59,14 +59,15 @@ class GroupLog(Protocol):
         records: Sequence[GroupRecordWrite],
         producer: OffsetsProducer | None = None,
     ) -> None:
-        """Store the records as one batch, or raise a StratalogError and store nothing."""
+        """Store the records as one batch, or raise RequestError and store nothing."""
 
 
 class Timers(Protocol):
     """Runs actions later, on the thread of the groups."""
 
     def schedule(self, key: Hashable, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run the action after `delay_ms`, instead of an earlier one with the same key."""
+        """Run the action after `delay_ms`, instead of an earlier one with the same key. If it
+        raises RequestError, because its records could not be stored, it runs again later."""
 
     def cancel(self, key: Hashable) -> None:
         """Forget the action with this key, if there is one."""

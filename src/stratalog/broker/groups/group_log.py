@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import StratalogError
+from stratalog.broker.requests import coordinator_code
+from stratalog.errors import RequestError, StratalogError
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC
 from stratalog.format.record import BatchFields, Record, encode_batch
@@ -63,13 +64,17 @@ class OffsetsTopic:
         records: Sequence[GroupRecordWrite],
         producer: OffsetsProducer | None = None,
     ) -> None:
-        """Store the records as one batch, or raise a StratalogError and store nothing."""
+        """Store the records as one batch, or raise RequestError and store nothing."""
         if self._logs.is_read_only:
             return
-        partition = self.partition_for(group_id)
-        log = self._logs.find(CONSUMER_OFFSETS_TOPIC, partition)
-        assert isinstance(log, PartitionLog)  # it is there, and not read-only
-        log.append(self._batch(records, producer), origin=AppendOrigin.COORDINATOR)
+        try:
+            partition = self.partition_for(group_id)
+            log = self._logs.find(CONSUMER_OFFSETS_TOPIC, partition)
+            assert isinstance(log, PartitionLog)  # it is there, and not read-only
+            log.append(self._batch(records, producer), origin=AppendOrigin.COORDINATOR)
+        except StratalogError as error:
+            code = coordinator_code(error, f"writing records of group {group_id}")
+            raise RequestError(code, str(error)) from error
         self._on_append(CONSUMER_OFFSETS_TOPIC, partition)
 
     def _batch(

@@ -3,10 +3,10 @@
 The handlers of records, metadata and groups ask the authorizer themselves, because their responses
 depend on it in many ways. The others follow three patterns, so their rules are tables here:
 
-* a request needs one right, on the cluster (`_CLUSTER`);
-* each entry of a request needs a right: those without it get their error here, the handler gets the
-  rest (`_ENTRIES`);
-* a request of a transaction needs rights on its transactional id, group and topics.
+* a request needs one permission, on the cluster (`_CLUSTER`);
+* each entry of a request needs a permission: those without it get their error here, the handler
+  gets the rest (`_ENTRIES`);
+* a request of a transaction needs permissions on its transactional id, group and topics.
 
 Handlers are wrapped only if there are ACLs.
 """

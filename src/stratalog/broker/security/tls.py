@@ -60,10 +60,8 @@ def _enabled_versions(listener: Listener) -> list[ssl.TLSVersion]:
 
 def _load_key(context: ssl.SSLContext, listener: Listener) -> None:
     password = listener.setting("ssl.key.password") or ""
-    chain, key = (
-        listener.setting("ssl.keystore.certificate.chain"),
-        listener.setting("ssl.keystore.key"),
-    )
+    chain = listener.setting("ssl.keystore.certificate.chain")
+    key = listener.setting("ssl.keystore.key")
     if chain is not None and key is not None:
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:  # readable by its owner only
             file.write(f"{key}\n{chain}\n".encode())

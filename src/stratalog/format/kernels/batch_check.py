@@ -27,7 +27,8 @@ BATCH_CHECK: Final = np.dtype(
     [("status", np.int64), ("last_record_offset", np.int64), ("max_timestamp", np.int64)],
     align=True,
 )
-"""About one batch. One without records ends, as far as records go, before its base offset."""
+"""The result for one batch. The last record offset of a batch without records is before its base
+offset."""
 
 _FOUND: Final = numba.from_dtype(BATCH_CHECK)[::1]
 

@@ -2,7 +2,7 @@
 
 Varints may be longer than they need to be, a null may have any negative length, the unused
 attributes may be used: readers do not mind. Records without such freedoms come out of decoding and
-encoding as the same bytes, so that whoever wants to put them into another batch can copy them.
+encoding as the same bytes, so they can be copied into another batch.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ _LAST_LONG_BYTE_MAX = 0x01
 
 
 @inlined
-def _is_int_short(value: int, at: int, after: int) -> bool:
+def _is_short(value: int, at: int, after: int, bytes_max: int, last_byte_max: int) -> bool:
+    """Whether the varint has no surplus bytes, nor surplus bits in the last one it may have."""
     size = after - at
-    if size == INT_BYTES_MAX and load_u8(after - 1) > _LAST_INT_BYTE_MAX:
+    if size == bytes_max and load_u8(after - 1) > last_byte_max:
         return False
     return size == varint_size(zigzag(value))
 
 
 @inlined
+def _is_int_short(value: int, at: int, after: int) -> bool:
+    return _is_short(value, at, after, INT_BYTES_MAX, _LAST_INT_BYTE_MAX)
+
+
+@inlined
 def _is_long_short(value: int, at: int, after: int) -> bool:
-    size = after - at
-    if size == LONG_BYTES_MAX and load_u8(after - 1) > _LAST_LONG_BYTE_MAX:
-        return False
-    return size == varint_size(zigzag(value))
+    return _is_short(value, at, after, LONG_BYTES_MAX, _LAST_LONG_BYTE_MAX)
 
 
 @inlined
@@ -71,7 +74,7 @@ def _is_ascii(at: int, end: int) -> bool:
 
 @not_inlined
 def _headers(at: int, end: int, count: int) -> int:
-    """The position after the headers, or -1. Keys of ASCII need no look at their UTF-8."""
+    """The position after the headers, or -1. ASCII keys need no UTF-8 check."""
     for _ in range(count):
         key = at
         at = _field(at, end)
@@ -121,8 +124,8 @@ def _is_canonical(at: int, stop: int, count: int, base_timestamp: int) -> bool:
 
 
 def is_canonical(payload: Buffer, count: int, base_timestamp: int) -> bool:
-    """Whether encoding these records again gives the same bytes: with the first one's timestamp as
-    the base, and none before -1, which encoders refuse.
+    """Whether encoding these records again results in the same bytes: the first one's timestamp is
+    the base, and no timestamp is below -1, which encoders reject.
 
     False where that is not certain, and for what is no `count` records.
     """

@@ -64,7 +64,7 @@ _DROPPED_RECORD, _KEPT, _IS_TOMBSTONE, _ASK = 0, 1, 2, 4
 
 @not_inlined
 def _decide_waiting(count: int, keymap: Any, decisions: int) -> None:
-    """Records that are no longer the last with their key go, whatever was decided so far."""
+    """Drop records that are no longer the last of their key, whatever was decided so far."""
     for i in range(count):
         at = keymap[keys.RING] + 8 * keys.RING_WORDS * i
         first, second = load_le_i64(at), load_le_i64(at + 8)
@@ -75,7 +75,7 @@ def _decide_waiting(count: int, keymap: Any, decisions: int) -> None:
 
 @inlined
 def _first_decision(offset: int, key_bytes: int, value_bytes: int, rules: Any) -> int:
-    """What can be said of a record without its key's slot: _ASK if that must be looked at."""
+    """The decision on a record without a lookup of its key; _ASK if the lookup is needed."""
     latest_offset, drops_tombstones, marks, marks_start, marks_count = rules
     decision = _KEPT if value_bytes >= 0 else _KEPT | _IS_TOMBSTONE
     if offset > latest_offset:
@@ -101,7 +101,7 @@ def _rules(batch: Any, order: int, keymap: Any, state: Any) -> Any:
 
 @inlined
 def _decide(batch: Any, payload: Any, order: int, keymap: Any, state: Any) -> bool:
-    """Note for each record whether it stays. False if the batch breaks a rule of the format."""
+    """Store for each record whether it is kept. False if the batch breaks a rule of the format."""
     rules, decisions = _rules(batch, order, keymap, state), state[DECISIONS]
     next_at = payload.address
     stop = next_at + payload.size_bytes
@@ -130,7 +130,7 @@ def _decide(batch: Any, payload: Any, order: int, keymap: Any, state: Any) -> bo
 
 @inlined
 def _count_kept(decisions: int, count: int) -> tuple[int, bool]:
-    """How many records stay, and whether a tombstone is among them."""
+    """How many records are kept, and whether a tombstone is among them."""
     kept = tombstones = 0
     for index in range(count):
         decision = load_u8(decisions + index)

@@ -139,7 +139,7 @@ def _shift(table: Any, so_far: int) -> int:
 
 
 @inlined
-def _stretches(table: Any, size: int, so_far: int, at: int) -> int:
+def _three_streams(table: Any, size: int, so_far: int, at: int) -> int:
     """The sum after three parts of `size` bytes each."""
     a, b, c = so_far, 0, 0
     for line in range(0, size, CACHE_LINE_BYTES):
@@ -158,10 +158,10 @@ def crc32c_at(at: int, size: int) -> int:
     so_far = 0xFFFF_FFFF
     end = at + size
     while end - at >= 3 * _LONG:
-        so_far = _stretches(_SHIFT_LONG, _LONG, so_far, at)
+        so_far = _three_streams(_SHIFT_LONG, _LONG, so_far, at)
         at += 3 * _LONG
     while end - at >= 3 * _SHORT:
-        so_far = _stretches(_SHIFT_SHORT, _SHORT, so_far, at)
+        so_far = _three_streams(_SHIFT_SHORT, _SHORT, so_far, at)
         at += 3 * _SHORT
     while end - at >= 8:
         so_far = _step_8(so_far, load_le_i64(at))
@@ -181,7 +181,7 @@ def batch_crc(batch: int, size: int) -> int:
 
 @inlined
 def is_crc_valid(buf: int, batch: Any) -> bool:
-    """Whether the bytes of a magic-2 batch give its CRC."""
+    """Whether the CRC of a magic-2 batch is valid."""
     stored: int = batch.crc
     return batch_crc(buf + batch.position, batch.size_bytes) == stored
 

@@ -21,7 +21,7 @@ MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, BYTES_SINCE_ENTRY, LAST_INDEXED_TIMESTAMP =
 def choose(
     batches: Any, interval_bytes: int, state: Any, indexed: Any, times: Any
 ) -> tuple[int, int]:
-    """How many offset entries and how many time entries these batches give.
+    """The number of offset entries and of time entries for these batches.
 
     `indexed` receives the rows that get an offset entry, `times` timestamp and offset of each time
     entry. Both must have room for one per batch.

@@ -30,13 +30,13 @@ _HERE = Path(__file__).parent
 _SOURCES = (_HERE, _HERE.parents[1] / "dump")
 """Packages that define compiled functions."""
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""For what only kernels call: compiling the way in from Python takes as long as the function. Tests
-call `py_func` instead."""
+"""For functions that only kernels call: compiling the wrapper for Python takes as long as the
+function. Tests call `py_func` instead."""
 
 
 @dataclass
 class Compilation:
-    """What kernels have cost this process so far."""
+    """The number of kernels that this process has loaded or compiled, and the time that took."""
 
     loaded: int = 0
     """Taken from the cache."""
@@ -54,14 +54,14 @@ class Compilation:
         self.seconds += seconds
         if self.seconds > REPORTED_AFTER_S and not self.is_reported:
             self.is_reported = True
-            _log.info("compiling kernels for this machine: %s", _how_often())
+            _log.info("compiling kernels for this machine: %s", _cache_note())
 
 
 REPORTED_AFTER_S: Final = 1.0
 compilation: Final = Compilation()
 
 
-def _how_often() -> str:
+def _cache_note() -> str:
     if _CACHE is None and not config.CACHE_DIR:
         return "they cannot be cached, because no directory for them is writable"
     return "this happens once, or ahead of time with 'stratalog compile-kernels'"
@@ -88,7 +88,7 @@ def kernel(signature: object, *, nogil: bool = True) -> Callable[[_F], _F]:
 
 
 def entry_point(compiled: _F) -> _F:
-    """The machine code of a kernel, to be called without numba's look at the arguments, which takes
+    """The machine code of a kernel. Calling it avoids numba's check of the arguments, which takes
     longer than a short kernel. Arguments of other types raise TypeError."""
     (overload,) = cast("Any", compiled).overloads.values()
     return cast("_F", overload.entry_point)
@@ -138,7 +138,7 @@ def _cache_dir() -> Path | None:
 
 
 def _remove_older(chosen: Path) -> None:
-    """Machine code of what these files were before."""
+    """Remove the machine code of earlier versions of these files."""
     for other in chosen.parent.glob("stratalog-*"):
         if other != chosen:
             shutil.rmtree(other, ignore_errors=True)

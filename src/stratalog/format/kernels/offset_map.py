@@ -95,7 +95,7 @@ def _put(state: Any, first: int, second: int, offset: int) -> None:
 
 @inlined
 def queue(state: Any, waiting: int, key: tuple[int, int, int], what: tuple[int, int]) -> None:
-    """Let a record wait until the slot of its key is at hand.
+    """Queue a record until the slot of its key is in the CPU cache.
 
     `key` is address, size and the end of what may be read; `what` the offset and a number.
     """

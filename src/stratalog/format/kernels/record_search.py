@@ -1,4 +1,4 @@
-"""The first record of a batch at or after a time: the compiled twin of `entry.RecordSearch`.
+"""The first record of a batch at or after a time: the compiled twin of `log_entry.RecordSearch`.
 
 One call checks the batch and searches it, because at a few microseconds a lookup every call into
 compiled code counts.

@@ -6,8 +6,8 @@ Columns are raw memory that the caller sized before. What the kernel may touch, 
 * writes: `slots`, and per wanted column one entry a record (offset columns one more); columns of
   data and of headers up to their room, keys and values `COPY_SLACK_BYTES` more.
 
-Every length is checked against the end of what holds it before it is used, so a payload of any
-bytes gives records or -1.
+Every length is checked against the end of what holds it before it is used, so any payload results
+in records or -1.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def put_binary(at: int, length: int, index: int, used: int, column: Any) -> tupl
     """Copy the `length` bytes at `at` (below 0: null) to entry `index` of a binary column of which
     `used` bytes are taken.
 
-    Returns the position after them and the bytes taken then. What there is no room for is counted
-    and not copied: the caller makes room and asks again.
+    Returns the position after them and the bytes taken then. Bytes without room are counted and not
+    copied: the caller makes room and calls again.
     """
     offsets, data, room, valid, nulls, readable_end = column
     if offsets:

@@ -53,7 +53,7 @@ _pack_assign = struct.Struct("<4q").pack_into  # from NEXT_OFFSET on, with the f
 CLIENT, COMPACTED, LOG_APPEND_TIME = 1, 2, 4
 
 BATCHES_MAX: Final = 256
-"""In one call."""
+"""The maximum number of batches in one call."""
 _BAD = -(1 << 63)
 
 
@@ -87,13 +87,13 @@ class Terms:
         return _validate_now(pa.py_buffer(buf).address, size, 0, 0, self.address, 1) == 1
 
     def set_sizes(self, sizes: Sequence[int]) -> None:
-        """Of all batches of the append."""
+        """Set the sizes of all batches of the append."""
         struct.pack_into(f"<{len(sizes)}q", self._slots, 8 * TERMS, *sizes)
 
 
 @inlined
 def _is_header_good(at: int, size: int, terms: int) -> bool:
-    """What can be told from the 61 bytes at `at`, CRC apart."""
+    """Whether the 61 bytes at `at` are a valid header, apart from the CRC."""
     if size < layout.HEADER_BYTES or size > load_slot(terms, BATCH_BYTES_MAX):
         return False
     declared = load_be_i32(at + layout.BATCH_LENGTH_AT) + layout.PREFIX_BYTES
@@ -156,12 +156,13 @@ def _stamp(batch: int, size: int, largest: int, log_append_time: bool) -> None:
 
 
 @not_inlined
-def is_intact(batch: int, room: int, size: int, terms: int) -> bool:
-    """Whether the batch is complete within `room` bytes, and has a good header and a right CRC."""
-    if size > room or not _is_header_good(batch, size, terms):
-        return False
-    stored: int = load_be_u32(batch + layout.CRC_AT)
-    return batch_crc(batch, size) == stored
+def intact_size(batch: int, end: int, terms: int, number: int) -> int:
+    """The size of this batch; 0 unless it ends at or before `end`, and has a good header and a
+    right CRC. `number` is its place in the terms."""
+    size: int = load_slot(terms, TERMS + number)
+    if size > end - batch or not _is_header_good(batch, size, terms):
+        return 0
+    return size if batch_crc(batch, size) == load_be_u32(batch + layout.CRC_AT) else 0
 
 
 @not_inlined
@@ -187,11 +188,10 @@ def _validate(
     buf: int, buf_bytes: int, payload: int, payload_bytes: int, terms: int, count: int
 ) -> int:
     """`validate` on addresses; `payload` 0 stands for None."""
-    next_offset = load_slot(terms, NEXT_OFFSET)
-    batch = buf
+    batch, next_offset = buf, load_slot(terms, NEXT_OFFSET)
     for i in range(count):
-        size = load_slot(terms, TERMS + i)
-        if not is_intact(batch, buf + buf_bytes - batch, size, terms):
+        size = intact_size(batch, buf + buf_bytes, terms, i)
+        if not size:
             return i
         at, stop = batch + layout.HEADER_BYTES, batch + size
         if payload:

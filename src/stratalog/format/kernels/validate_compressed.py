@@ -15,7 +15,7 @@ from stratalog.format.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, RECO
 from stratalog.format.kernels.decompress import decompress_payload
 from stratalog.format.kernels.jit import kernel
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES, load_be_i16, load_be_i32, load_slot
-from stratalog.format.kernels.validate import NEXT_OFFSET, TERMS, assign_in_place, is_intact
+from stratalog.format.kernels.validate import NEXT_OFFSET, assign_in_place, intact_size
 
 if TYPE_CHECKING:
     from stratalog.format.kernels.validate import Terms
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 @kernel(types.int64(*[types.int64] * 6))
 def _validate(buf: int, buf_bytes: int, room: int, room_bytes: int, terms: int, count: int) -> int:
     """`validate_compressed` on addresses."""
-    next_offset = load_slot(terms, NEXT_OFFSET)
-    batch = buf
+    batch, next_offset = buf, load_slot(terms, NEXT_OFFSET)
     for i in range(count):
-        size = load_slot(terms, TERMS + i)
-        if not is_intact(batch, buf + buf_bytes - batch, size, terms):
+        size = intact_size(batch, buf + buf_bytes, terms, i)
+        if not size:
             return i
         at, stop = batch + HEADER_BYTES, batch + size
         codec_id = load_be_i16(batch + ATTRIBUTES_AT) & CODEC_MASK

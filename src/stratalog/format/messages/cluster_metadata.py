@@ -6,12 +6,19 @@ no key. Every type is flexible from version 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CorruptRecordError, UnsupportedError
 from stratalog.format import varint
 from stratalog.format.control import ControlType
-from stratalog.format.messages.schema import Array, Field, Message, Value, read_message
+from stratalog.format.messages.schema import (
+    Array,
+    Field,
+    FramedRecord,
+    Message,
+    Value,
+    read_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -182,12 +189,10 @@ _RECORDS: Final[Mapping[int, Message]] = {
 }
 
 
-class MetadataRecord(NamedTuple):
+class MetadataRecord(FramedRecord):
     """One change of the cluster's state."""
 
-    type_id: int
-    version: int
-    fields: dict[str, Value]
+    __slots__ = ()
 
     @property
     def kafka_name(self) -> str:

@@ -1,17 +1,23 @@
 """Records of `__remote_log_metadata`: which segments a broker has in remote storage.
 
 A value is a frame version (1), the record's type and version (all varints), then the fields; it has
-no key. Every type is flexible from version 0. Shown as Kafka shows the objects that it makes of
+no key. Every type is flexible from version 0. Shown as Kafka shows the objects that it creates from
 them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CorruptRecordError, UnsupportedError
 from stratalog.format import varint
-from stratalog.format.messages.schema import Array, Field, Message, Value, read_message
+from stratalog.format.messages.schema import (
+    Array,
+    Field,
+    FramedRecord,
+    Message,
+    read_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,12 +79,10 @@ _RECORDS: Final[Mapping[int, Message]] = {
 }
 
 
-class RemoteLogRecord(NamedTuple):
+class RemoteLogRecord(FramedRecord):
     """One event in the life of a remote segment, or of all that a partition has there."""
 
-    type_id: int
-    version: int
-    fields: dict[str, Value]
+    __slots__ = ()
 
     @property
     def name(self) -> str:

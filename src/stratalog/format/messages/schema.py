@@ -98,13 +98,21 @@ class Message:
         return codec
 
 
+class FramedRecord(NamedTuple):
+    """A record whose value begins with a frame version, its type and its version, all varints."""
+
+    type_id: int
+    version: int
+    fields: dict[str, Value]
+
+
 class Output(bytearray):
-    """What is being written. Records that are not in memory are not copied into it; they are noted
-    with the position where they belong."""
+    """The bytes of a message. Records that are not in memory are not copied into it;
+    `separate_records` has them, with their positions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.elsewhere: list[tuple[int, Sized]] = []
+        self.separate_records: list[tuple[int, Sized]] = []
 
 
 _Read: TypeAlias = "Callable[[Buffer, int], tuple[Value, int]]"
@@ -478,7 +486,7 @@ def _put_records(out: Output, records: Value) -> None:
     if isinstance(records, bytes | bytearray | memoryview):
         out += records
     else:
-        out.elsewhere.append((len(out), records))
+        out.separate_records.append((len(out), records))
 
 
 _SIZED_VALUES: Final[Mapping[str, tuple[Callable[..., Value], Callable[..., None]]]] = {

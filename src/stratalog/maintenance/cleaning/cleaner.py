@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap, map_keys
 from stratalog.maintenance.cleaning.plan import (
     UNCONTROLLED,
@@ -24,7 +23,7 @@ from stratalog.maintenance.cleaning.plan import (
     abort_if_truncated,
 )
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
-from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
+from stratalog.maintenance.cleaning.sources import BatchReader, sources_of_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +51,7 @@ class Cleaner:
         self._map = OffsetMap(min(memory_bytes, MEMORY_BYTES_MAX), load_factor=load_factor)
 
     def clean(
-        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
+        self, log: PartitionLog, plan: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         """Run one cleaning pass over the planned range.
 
@@ -64,33 +63,30 @@ class Cleaner:
         started, epoch = time.monotonic(), log.truncation_epoch
 
         def step(bytes_done: int) -> None:
-            self._throttle.pay(bytes_done, control.may_go_on)
+            self._throttle.pay(bytes_done, control.may_continue)
             control.step(log.path, bytes_done)
 
         with abort_if_truncated(log, epoch):
-            rewrite = self._rewrite(log, selection, epoch, step)
-        return rewrite.result(selection, self._map, time.monotonic() - started)
+            rewrite = self._rewrite(log, plan, epoch, step)
+        return rewrite.result(plan, self._map, time.monotonic() - started)
 
     def _rewrite(
         self,
         log: PartitionLog,
-        selection: CleaningPlan,
+        plan: CleaningPlan,
         truncation_epoch: int,
         step: Callable[[int], None],
     ) -> _Rewrite:
-        """Both steps."""
-        first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
-        if bound > log.last_stable_offset:
-            raise CleaningAbortedError(log.path, "the log was truncated after it was selected")
-        sources = source_segments(log, selection)
+        """Run both steps of the pass."""
+        first_dirty, sources = plan.first_dirty_offset, sources_of_log(log, plan)
         with BatchReader() as reader:
             dirty = [source for source in sources if source.end_offset > first_dirty]
             map_keys(self._map, dirty, first_dirty, reader, step)
             end_offset = max(first_dirty, self._map.latest_offset + 1)
-            plan = RewritePlan.of_log(log, selection, end_offset)
-            rewriter = Rewriter(self._map, plan.rules(self._map.get))
-            rewrite = _Rewrite(log, plan, rewriter, truncation_epoch)
-            for group in plan.grouped(sources):
+            rewrite_plan = RewritePlan.of_log(log, plan, end_offset)
+            rewriter = Rewriter(self._map, rewrite_plan.rules(self._map.get))
+            rewrite = _Rewrite(log, rewrite_plan, rewriter, truncation_epoch)
+            for group in rewrite_plan.grouped(sources):
                 rewrite.group(group, reader, step)
         return rewrite
 
@@ -100,7 +96,7 @@ class _Rewrite:
     """The second step, group by group."""
 
     log: PartitionLog
-    plan: RewritePlan
+    rewrite_plan: RewritePlan
     rewriter: Rewriter
     truncation_epoch: int
     bytes_read: int = 0
@@ -111,7 +107,7 @@ class _Rewrite:
     ) -> None:
         """Rewrite adjacent segments into one that replaces them."""
         log, bases = self.log, [source.base_offset for source in sources]
-        cleaned = CleanedSegment(log.maintenance.disk, log.path, bases[0], self.plan.config)
+        cleaned = CleanedSegment(log.maintenance.disk, log.path, bases[0], self.rewrite_plan.config)
         try:
             for source in sources:
                 self.rewriter.rewrite_segment(source, cleaned, reader, step)
@@ -125,15 +121,13 @@ class _Rewrite:
         self.bytes_read += bytes_read
         self.bytes_written += new.size_bytes
 
-    def result(
-        self, selection: CleaningPlan, offset_map: OffsetMap, seconds: float
-    ) -> CleaningResult:
-        plan, rewriter = self.plan, self.rewriter
+    def result(self, plan: CleaningPlan, offset_map: OffsetMap, seconds: float) -> CleaningResult:
+        rewrite_plan, rewriter = self.rewrite_plan, self.rewriter
         return CleaningResult(
-            first_dirty_offset=selection.first_dirty_offset,
-            end_offset=plan.end_offset,
-            first_uncleanable_offset=plan.bound,
-            groups=plan.bases,
+            first_dirty_offset=plan.first_dirty_offset,
+            end_offset=rewrite_plan.end_offset,
+            first_uncleanable_offset=rewrite_plan.bound,
+            groups=rewrite_plan.bases,
             map_entries=offset_map.entries,
             is_map_full=offset_map.is_full,
             bytes_read=self.bytes_read,

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from stratalog.errors import CleaningAbortedError, LimitExceededError
+from stratalog.errors import LimitExceededError
 from stratalog.format.kernels.offset_map import SLOT_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.maintenance.cleaning.filtering import CleanedTransactions
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, events_of, put_run, random_secret
 from stratalog.maintenance.cleaning.plan import UNCONTROLLED, CleaningResult, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
-from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
-from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
+from stratalog.maintenance.cleaning.sources import BatchReader, sources_of_log
+from stratalog.maintenance.interrupted_changes import CLEANING_DIRECTORY
 from stratalog.storage.disk import Disk
 from stratalog.storage.segment import Segment
 
@@ -71,8 +71,8 @@ class MapTask:
         return self.source.facts.size_bytes
 
     def run(self, spill_bytes: int = SPILL_BYTES) -> MapPart:
-        """In any process that can read the files. In a clean segment only transactions are
-        noted."""
+        """Run the task, in any process that can read the files. In a clean segment only
+        transactions are recorded."""
         attempt = self.directory / f"keys-{self.source.base_offset}-{secrets.token_hex(8)}"
         keys = _SpillingMap(self, attempt, spill_bytes)
         events: list[TxnEvent] = []
@@ -146,12 +146,12 @@ def merge(parts: Iterable[MapPart], first_dirty_offset: int, secret: tuple[int, 
         for first in range(0, len(entries), MERGE_ENTRIES):
             some = entries[first : first + MERGE_ENTRIES]
             while merged.entries + len(some) > merged.entries_max:
-                merged = _twice(merged, secret, first_dirty_offset)
+                merged = _doubled(merged, secret, first_dirty_offset)
             merged.put_entries(some)
     return merged
 
 
-def _twice(keys: OffsetMap, secret: tuple[int, int], first_dirty_offset: int) -> OffsetMap:
+def _doubled(keys: OffsetMap, secret: tuple[int, int], first_dirty_offset: int) -> OffsetMap:
     larger = OffsetMap(2 * keys.slots * SLOT_BYTES, secret=secret)
     larger.clear(first_dirty_offset)
     larger.put_entries(keys.entries_in())
@@ -166,7 +166,7 @@ class RewriteTask:
     """Rewrite a group of adjacent segments into one."""
 
     sources: tuple[SourceSegment, ...]
-    plan: RewritePlan
+    rewrite_plan: RewritePlan
     keys: SavedMap
     transactions: CleanedTransactions
     """The state after all segments before the group."""
@@ -177,13 +177,15 @@ class RewriteTask:
         return sum(source.facts.size_bytes for source in self.sources)
 
     def run(self) -> RewrittenGroup:
-        """In any process that can read the files."""
+        """Run the task, in any process that can read the files."""
         disk, keys = Disk(), OffsetMap.load(self.keys)
         attempt = self.directory / f"group-{self.sources[0].base_offset}-{secrets.token_hex(8)}"
         disk.mkdir(attempt)
-        rules = self.plan.rules(keys.get)
+        rules = self.rewrite_plan.rules(keys.get)
         rewriter = Rewriter(keys, rules, deepcopy(self.transactions))
-        cleaned = CleanedSegment(disk, attempt, self.sources[0].base_offset, self.plan.config)
+        cleaned = CleanedSegment(
+            disk, attempt, self.sources[0].base_offset, self.rewrite_plan.config
+        )
         try:
             with BatchReader() as reader:
                 for source in self.sources:
@@ -258,7 +260,7 @@ class DistributedCleaner:
         self._runner = runner
 
     def clean(
-        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
+        self, log: PartitionLog, plan: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         """One cleaning pass, see `Cleaner.clean`. Progress is reported when a step or a group is
         done."""
@@ -266,17 +268,17 @@ class DistributedCleaner:
         disk.remove_tree(directory)
         disk.mkdir(directory)
         try:
-            return _DistributedPass(log, selection, directory, control).run(self._runner)
+            return _DistributedPass(log, plan, directory, control).run(self._runner)
         finally:
             disk.remove_tree(directory)
 
 
 class _DistributedPass:
     def __init__(
-        self, log: PartitionLog, selection: CleaningPlan, directory: Path, control: PassControl
+        self, log: PartitionLog, plan: CleaningPlan, directory: Path, control: PassControl
     ) -> None:
         self._log = log
-        self._selection = selection
+        self._plan = plan
         self._directory = directory
         self._control = control
         self._truncation_epoch = log.truncation_epoch
@@ -287,11 +289,9 @@ class _DistributedPass:
             return self._run(runner)
 
     def _run(self, runner: TaskRunner) -> CleaningResult:
-        log, selection = self._log, self._selection
-        first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
-        if bound > log.last_stable_offset:
-            raise CleaningAbortedError(log.path, "the log was truncated after it was selected")
-        sources = source_segments(log, selection)
+        log, plan = self._log, self._plan
+        first_dirty, bound = plan.first_dirty_offset, plan.first_uncleanable_offset
+        sources = sources_of_log(log, plan)
         secret = random_secret()
         parts = runner.map_all(
             [MapTask(source, first_dirty, secret, self._directory) for source in sources]
@@ -299,23 +299,23 @@ class _DistributedPass:
         keys = merge(parts, first_dirty, secret)
         keys.skip_to(bound)
         self._step([source for source in sources if source.end_offset > first_dirty])
-        plan = RewritePlan.of_log(log, selection, max(first_dirty, bound))
-        groups = plan.grouped(sources)
-        done = runner.rewrite_all(self._rewrite_tasks(plan, groups, parts, keys))
+        rewrite_plan = RewritePlan.of_log(log, plan, max(first_dirty, bound))
+        groups = rewrite_plan.grouped(sources)
+        done = runner.rewrite_all(self._rewrite_tasks(rewrite_plan, groups, parts, keys))
         for group, rewritten in zip(groups, done, strict=True):
             self._install(group, rewritten)
             self._step(group)
-        return self._result(plan, done, keys)
+        return self._result(rewrite_plan, done, keys)
 
     def _rewrite_tasks(
         self,
-        plan: RewritePlan,
+        rewrite_plan: RewritePlan,
         groups: Sequence[tuple[SourceSegment, ...]],
         parts: Sequence[MapPart],
         keys: OffsetMap,
     ) -> list[RewriteTask]:
         saved = keys.save(self._directory / "offset-map")
-        small = replace(plan, groups=())
+        small = replace(rewrite_plan, groups=())
         befores = transactions_before(groups, parts)
         return [
             RewriteTask(group, small, saved, before, self._directory)
@@ -334,16 +334,16 @@ class _DistributedPass:
         self._control.step(self._log.path, sum(source.facts.size_bytes for source in sources))
 
     def _result(
-        self, plan: RewritePlan, done: Sequence[RewrittenGroup], keys: OffsetMap
+        self, rewrite_plan: RewritePlan, done: Sequence[RewrittenGroup], keys: OffsetMap
     ) -> CleaningResult:
         return CleaningResult(
-            first_dirty_offset=self._selection.first_dirty_offset,
-            end_offset=plan.end_offset,
-            first_uncleanable_offset=plan.bound,
-            groups=plan.bases,
+            first_dirty_offset=self._plan.first_dirty_offset,
+            end_offset=rewrite_plan.end_offset,
+            first_uncleanable_offset=rewrite_plan.bound,
+            groups=rewrite_plan.bases,
             map_entries=keys.entries,
             is_map_full=False,
-            bytes_read=sum(facts.size_bytes for group in plan.groups for facts in group),
+            bytes_read=sum(facts.size_bytes for group in rewrite_plan.groups for facts in group),
             bytes_written=sum(group.size_bytes for group in done),
             records_read=sum(group.records_read for group in done),
             records_kept=sum(group.records_kept for group in done),

@@ -21,8 +21,8 @@ from stratalog.format.batch import MAGIC_2, BatchHeader, Codec
 from stratalog.format.control import ControlType, read_control_key
 from stratalog.format.legacy import encode_legacy, inner_magics
 from stratalog.format.log_entry import header_of, records_of
+from stratalog.format.producer_snapshot import NO_OFFSET
 from stratalog.format.record import BatchFields, encode_batch, encode_empty_batch
-from stratalog.format.snapshot import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +83,7 @@ class RecordDecision(NamedTuple):
     is_kept: bool
     reason: RecordReason
     newer_offset: int = NOT_MAPPED
-    """With SUPERSEDED: of the record that supersedes it."""
+    """With SUPERSEDED: the offset of the newer record with the same key."""
 
 
 class FilteredBatch(NamedTuple):
@@ -221,21 +221,21 @@ def filter_batch(
     """
     header = header_of(buf, entry)
     is_obsolete = _is_obsolete(buf, entry, header, transactions)
-    why_all_dropped = _why_all_dropped(header, rules.now_ms) if is_obsolete else None
-    why_kept_empty = _why_kept_empty(header, rules)
-    if why_all_dropped is not None and why_kept_empty is None:
-        return _dropped(header, BatchReason[why_all_dropped.name], ())
+    drop_reason = _drop_reason(header, rules.now_ms) if is_obsolete else None
+    keep_empty_reason = _keep_empty_reason(header, rules)
+    if drop_reason is not None and keep_empty_reason is None:
+        return _dropped(header, BatchReason[drop_reason.name], ())
     records = tuple(records_of(buf, entry, check_crc=False))
-    if why_all_dropped is not None:
-        decisions = tuple(RecordDecision(r.offset, False, why_all_dropped) for r in records)
+    if drop_reason is not None:
+        decisions = tuple(RecordDecision(r.offset, False, drop_reason) for r in records)
     else:
         record_filter = RecordFilter(rules, header, source_mtime_ms)
         decisions = tuple(record_filter.decide(record) for record in records)
     kept = tuple(r for r, decision in zip(records, decisions, strict=True) if decision.is_kept)
     if not kept:
-        if why_kept_empty is None:
+        if keep_empty_reason is None:
             return _dropped(header, BatchReason.NOTHING_LEFT, decisions)
-        return _emptied(header, why_kept_empty, decisions)
+        return _emptied(header, keep_empty_reason, decisions)
     new_horizon = None
     if _needs_horizon(header, kept, is_obsolete_marker=is_obsolete and header.is_control):
         new_horizon = rules.now_ms + rules.delete_retention_ms
@@ -310,15 +310,16 @@ def _is_obsolete(
     return transactions.on_control(header.producer_id, last_offset, marker)
 
 
-def _why_all_dropped(header: EntryHeader, now_ms: int) -> RecordReason | None:
-    """Why an obsolete batch is dropped; None for a marker before its delete horizon."""
+def _drop_reason(header: EntryHeader, now_ms: int) -> RecordReason | None:
+    """The reason to drop all records of an obsolete batch; None for a marker before its delete
+    horizon."""
     if not header.is_control:
         return RecordReason.ABORTED
     horizon = header.delete_horizon_ms
     return RecordReason.MARKER_EXPIRED if horizon is not None and horizon <= now_ms else None
 
 
-def _why_kept_empty(header: EntryHeader, rules: CleaningRules) -> BatchReason | None:
+def _keep_empty_reason(header: EntryHeader, rules: CleaningRules) -> BatchReason | None:
     if header.has_producer:
         last = rules.producers.get(header.producer_id)
         if last is not None and _is_last_of(header, last):
@@ -359,11 +360,8 @@ def _kept(
     elif _has_mixed_magic(buf, entry, header):
         reason = BatchReason.MAGIC_MIXED
     horizon = header.delete_horizon_ms if new_horizon is None else new_horizon
-    action, max_offset, max_timestamp = (
-        BatchAction.COPIED,
-        header.next_offset - 1,
-        header.max_timestamp,
-    )
+    action = BatchAction.COPIED
+    max_offset, max_timestamp = header.next_offset - 1, header.max_timestamp
     data = bytes(memoryview(buf)[entry.position : entry.end])
     if reason is not BatchReason.ALL_KEPT:
         action, data = BatchAction.REBUILT, rebuild(header, kept, horizon)

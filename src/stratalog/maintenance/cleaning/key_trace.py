@@ -66,13 +66,13 @@ class RecordTrace(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyTrace:
-    """All about one key."""
+    """The records of one key, and what happens to them."""
 
     key: bytes
     plan: CleaningPlan
     record_count: int
     records: tuple[RecordTrace, ...]
-    """In offset order; of very many, the newest."""
+    """Records in offset order; only the newest if there are very many."""
 
     @property
     def newest(self) -> RecordTrace | None:

@@ -114,7 +114,7 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """There was no room for a record."""
+        """Whether there was no room for a record."""
         return bool(self.state[kernel.IS_FULL])
 
     @property
@@ -123,7 +123,7 @@ class OffsetMap:
         return int(self.state[kernel.LATEST_OFFSET])
 
     def skip_to(self, offset: int) -> None:
-        """No more records follow below `offset`."""
+        """Record that no more records below `offset` will be added."""
         self.state[kernel.LATEST_OFFSET] = max(self.latest_offset, offset - 1)
 
     def hashed(

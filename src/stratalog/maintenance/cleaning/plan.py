@@ -78,10 +78,10 @@ class CleanerLog:
 
 def cleaner_log(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
     """The log as it is now. Timestamps are read for dirty segments only: that costs I/O."""
-    return log.retry_if_gone(lambda: _look(log, checkpoint))
+    return log.retry_if_gone(lambda: _read_log(log, checkpoint))
 
 
-def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
+def _read_log(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
     segments, start, end = log.segments, log.log_start_offset, log.log_end_offset
     first_dirty_offset, _ = dirty_start(start, end, checkpoint)
     dirty_from = segments.slot_of(first_dirty_offset)
@@ -119,8 +119,8 @@ def _segment_facts(
     return CleanerSegment(
         base_offset=view.base_offset,
         size_bytes=view.size_bytes,
-        offset_index_bytes=_size_of(view.sibling(FileKind.OFFSET_INDEX.value)),
-        time_index_bytes=_size_of(view.sibling(FileKind.TIME_INDEX.value)),
+        offset_index_bytes=_size_of(view.sibling(FileKind.OFFSET_INDEX)),
+        time_index_bytes=_size_of(view.sibling(FileKind.TIME_INDEX)),
         mtime_ms=mtime_ms,
         is_active=is_active,
         largest_timestamp=largest,
@@ -234,7 +234,7 @@ class CleaningBound:
 
     kind: BoundKind
     raw_offset: int
-    """Nothing at or above it may be cleaned."""
+    """Records at or above it must not be cleaned."""
     offset: int
     """Base offset of the segment with `raw_offset`: only complete segments are cleaned."""
     timestamp: int | None = None
@@ -378,7 +378,8 @@ def _base_of_holder(segments: Sequence[CleanerSegment], offset: int) -> int:
 
 
 def _max_lag_exceeded_ms(waiting: Sequence[CleanerSegment], config: LogConfig, now_ms: int) -> int:
-    """By the oldest first batch. All dirty sealed segments count, also those above the bound."""
+    """By how much the oldest first batch exceeds the lag. All dirty sealed segments count, also
+    those above the bound."""
     started = [s.first_batch_timestamp for s in waiting if s.first_batch_timestamp > 0]
     if not started:
         return NO_DELAY
@@ -393,10 +394,8 @@ def _eligibility(
         return False, (f"cleanup.policy is {policy}, so the log is not compacted",)
     if not cleanable_bytes:
         return False, ("nothing between the first dirty offset and the bound can be cleaned",)
-    ratio, least = (
-        cleanable_bytes / (clean_bytes + cleanable_bytes),
-        config.min_cleanable_dirty_ratio,
-    )
+    ratio = cleanable_bytes / (clean_bytes + cleanable_bytes)
+    least = config.min_cleanable_dirty_ratio
     is_dirty = ratio > least
     compared = "above" if is_dirty else "not above"
     reasons = [f"dirty ratio {ratio:.3g} is {compared} min.cleanable.dirty.ratio {least:g}"]
@@ -411,7 +410,7 @@ def _eligibility(
     return is_dirty or exceeded_ms > NO_DELAY, tuple(reasons)
 
 
-# A limit on how fast a cleaner reads: `log.cleaner.io.max.bytes.per.second`.
+# -- throttling
 
 _NAP_S: Final = 0.1
 
@@ -431,13 +430,13 @@ class Throttle:
         self._sleep = sleep
         self._free_at = clock()
 
-    def pay(self, size_bytes: int, may_go_on: Callable[[], bool]) -> None:
-        """Wait until `size_bytes` more are within the rate, or until `may_go_on` returns False.
+    def pay(self, size_bytes: int, may_continue: Callable[[], bool]) -> None:
+        """Wait until `size_bytes` more are within the rate, or until `may_continue` returns False.
 
         Idle time is not credited.
         """
         self._free_at = max(self._free_at, self._clock()) + size_bytes / self._rate
-        while may_go_on() and (left_s := self._free_at - self._clock()) > 0:
+        while may_continue() and (left_s := self._free_at - self._clock()) > 0:
             self._sleep(min(left_s, _NAP_S))
 
 
@@ -468,15 +467,15 @@ class CleaningResult:
 
 
 class PassControl(NamedTuple):
-    """What follows a cleaning pass, and may stop it."""
+    """Observes the progress of a cleaning pass, and may stop it."""
 
     on_progress: Callable[[int], None] = lambda _: None
     """Called with bytes as they are read."""
-    may_go_on: Callable[[], bool] = lambda: True
+    may_continue: Callable[[], bool] = lambda: True
 
     def step(self, path: Path, bytes_done: int) -> None:
         """Report progress. Raises CleaningAbortedError if the pass is to stop."""
-        if not self.may_go_on():
+        if not self.may_continue():
             raise CleaningAbortedError(path, "stop was requested")
         self.on_progress(bytes_done)
 
@@ -488,7 +487,7 @@ class LogCleaner(Protocol):
     """Cleans a log, in this process or in a cluster."""
 
     def clean(
-        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
+        self, log: PartitionLog, plan: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         """See `Cleaner.clean`."""
         ...

@@ -40,24 +40,24 @@ class CleaningPreview(NamedTuple):
 
 def preview_cleaning(
     view: PartitionView,
-    selection: CleaningPlan,
+    plan: CleaningPlan,
     config: LogConfig,
     *,
     memory_bytes: int = _MEMORY_BYTES,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> CleaningPreview:
     """What a pass over the planned range would do. Reads the log, and never writes."""
-    first_dirty = selection.first_dirty_offset
-    sources = source_segments(view, selection)
+    first_dirty = plan.first_dirty_offset
+    sources = source_segments(view, plan)
     keys = OffsetMap(memory_bytes)
     with BatchReader() as reader:
         dirty = [source for source in sources if source.end_offset > first_dirty]
         map_keys(keys, dirty, first_dirty, reader, on_progress)
         end_offset = max(first_dirty, keys.latest_offset + 1)
         producers = last_records(map(ProducerState.from_entry, view.producers))
-        plan = RewritePlan.of(config, producers, selection, end_offset)
-        rewriter = Rewriter(keys, plan.rules(keys.get))
-        cleaned = [source for group in plan.grouped(sources) for source in group]
+        rewrite_plan = RewritePlan.of(config, producers, plan, end_offset)
+        rewriter = Rewriter(keys, rewrite_plan.rules(keys.get))
+        cleaned = [source for group in rewrite_plan.grouped(sources) for source in group]
         after_bytes = sum(_rewritten_bytes(rewriter, each, reader, on_progress) for each in cleaned)
     before_bytes = sum(source.facts.size_bytes for source in cleaned)
     return CleaningPreview(before_bytes, after_bytes, rewriter.records_read, rewriter.records_kept)

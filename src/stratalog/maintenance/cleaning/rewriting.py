@@ -78,30 +78,30 @@ class RewritePlan:
     producers: dict[int, LastRecord]
 
     @classmethod
-    def of_log(cls, log: PartitionLog, selection: CleaningPlan, end_offset: int) -> RewritePlan:
-        """For a pass whose first step mapped keys up to `end_offset`."""
+    def of_log(cls, log: PartitionLog, plan: CleaningPlan, end_offset: int) -> RewritePlan:
+        """The plan of a pass whose first step has mapped keys up to `end_offset`."""
         with log.maintenance.lock:
             producers = last_records(log.producers.producers.values())
-        return cls.of(log.config, producers, selection, end_offset)
+        return cls.of(log.config, producers, plan, end_offset)
 
     @classmethod
     def of(
         cls,
         config: LogConfig,
         producers: dict[int, LastRecord],
-        selection: CleaningPlan,
+        plan: CleaningPlan,
         end_offset: int,
     ) -> RewritePlan:
-        """The same for a log with these settings and producers."""
-        bound = selection.first_uncleanable_offset
+        """The plan for a log with these settings and producers."""
+        bound = plan.first_uncleanable_offset
         return cls(
             end_offset=end_offset,
-            groups=tuple(group_segments(selection.segments, end_offset, bound, config)),
+            groups=tuple(group_segments(plan.segments, end_offset, bound, config)),
             config=config,
             bound=bound,
-            now_ms=selection.now_ms,
+            now_ms=plan.now_ms,
             legacy_horizon_ms=legacy_delete_horizon_ms(
-                selection.segments, selection.first_dirty_offset, config.delete_retention_ms
+                plan.segments, plan.first_dirty_offset, config.delete_retention_ms
             ),
             producers=producers,
         )
@@ -141,7 +141,7 @@ class RewrittenBatches(NamedTuple):
     """Batches whose records must still be compressed."""
 
     def compressed(self) -> RewrittenBatches:
-        """With all records compressed that were compressed in the log."""
+        """The same batches, with records compressed if they were compressed in the log."""
         if self.is_uncompressed is None or not self.is_uncompressed.any():
             return self
         rows, data = self.rows.copy(), memoryview(self.data)
@@ -222,12 +222,12 @@ class Rewriter:
         cleaned.wait()
 
     def begin(self, source: SourceSegment) -> None:
-        """The runs of this segment follow."""
+        """Begin a segment, whose runs are passed next."""
         self._transactions.add_aborted(source.aborted)
 
     def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[RewrittenBatches]:
-        """What is kept of a run, in parts. A part is valid until the next but one is requested, so
-        that it can be written meanwhile."""
+        """Yield the batches that are kept of a run, in parts. A part stays valid while the next one
+        is created, so that it can be written meanwhile."""
         if run.payloads is None:
             yield from self._rewrite_legacy(run, source_mtime_ms)
             return
@@ -250,7 +250,8 @@ class Rewriter:
         return orders
 
     def _order_of(self, event: TxnEvent, batch: Any, *, is_obsolete: bool) -> int:
-        """Order of a batch of a transaction, which may be obsolete."""
+        """The order for a batch of a transaction. It `is_obsolete` if the batch is aborted, or a
+        marker that is not needed."""
         if not event.is_control:
             return kernel.DISCARD if is_obsolete else kernel.PROBE
         if not is_obsolete:

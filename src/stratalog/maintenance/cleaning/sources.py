@@ -253,17 +253,24 @@ class SourceSegment:
 
 
 def source_segments(
-    log: PartitionLog | PartitionView, selection: CleaningPlan
+    log: PartitionLog | PartitionView, plan: CleaningPlan
 ) -> tuple[SourceSegment, ...]:
     """The segments that a pass may rewrite, in order."""
     paths = {view.base_offset: view.path for view in log.segments}
-    bases = [facts.base_offset for facts in selection.segments]
-    ends = [*bases[1:], selection.first_uncleanable_offset]
+    bases = [facts.base_offset for facts in plan.segments]
+    ends = [*bases[1:], plan.first_uncleanable_offset]
     sources = []
-    for facts, end_offset in zip(selection.segments, ends, strict=True):
+    for facts, end_offset in zip(plan.segments, ends, strict=True):
         path = paths.get(facts.base_offset)
         if path is None:
             raise CleaningAbortedError(log.path, "segments were deleted meanwhile")
         aborted = log.aborted_transactions(facts.base_offset, end_offset)
         sources.append(SourceSegment(path, facts, end_offset, tuple(aborted)))
     return tuple(sources)
+
+
+def sources_of_log(log: PartitionLog, plan: CleaningPlan) -> tuple[SourceSegment, ...]:
+    """The same, of a log that may have been truncated since the pass was planned."""
+    if plan.first_uncleanable_offset > log.last_stable_offset:
+        raise CleaningAbortedError(log.path, "the log was truncated after it was selected")
+    return source_segments(log, plan)

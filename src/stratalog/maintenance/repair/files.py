@@ -30,11 +30,11 @@ from stratalog.format.checkpoint import (
     encode_offsets,
 )
 from stratalog.format.names import FileKind, FileState, RootFile, parse_partition_file
-from stratalog.format.snapshot import encode_snapshot
-from stratalog.log.listing import list_partition
+from stratalog.format.producer_snapshot import encode_snapshot
+from stratalog.log.aborted_transactions import replay_producers
+from stratalog.log.partition_listing import list_partition
 from stratalog.log.partition_view import PartitionView, identity_of
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.reindex import plan_reindex, reindex_segment
 from stratalog.maintenance.repair.journal import (
     NEW,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stratalog.maintenance.repair.plan import RepairPlan
-    from stratalog.maintenance.repair.repaired_log import Piece, SegmentRepair
+    from stratalog.maintenance.repair.repaired_log import FileBytes, SegmentRepair
     from stratalog.storage.disk import AppendFile, Disk
 
 _COPY_BYTES: Final = 8 << 20
@@ -72,10 +72,10 @@ def apply_repair(plan: RepairPlan, disk: Disk) -> Repair:
     for path in (directory, new.parent, new, directory / OLD):
         disk.mkdir(path)
     try:
-        _Build(plan, new, disk).run()
+        _PartitionBuilder(plan, new, disk).run()
         _check(plan, new)
         open_transactions = tuple(_without_marker(plan, new))
-        changes = _changes(plan.path, new)
+        changes = _changes(plan, new)
         for change in changes:
             if change.existed:
                 disk.link(plan.path / change.name, directory / OLD / change.name)
@@ -90,7 +90,8 @@ def apply_repair(plan: RepairPlan, disk: Disk) -> Repair:
 
 
 def _check(plan: RepairPlan, new: Path) -> None:
-    """A last look before files are replaced. Raises RepairError if there are new errors."""
+    """Verify the repaired partition before files are replaced. Raises RepairError if it has new
+    errors."""
     for finding in verify_partition(new).findings:
         if finding.severity is Severity.ERROR and finding.code not in plan.errors:
             raise RepairError(
@@ -145,10 +146,11 @@ def _set_checkpoint(partition: Path, file: RootFile, offset: int, disk: Disk) ->
     disk.write_atomically(root / file.value, encode_offsets(offsets))
 
 
-def _changes(partition: Path, new: Path) -> list[RepairedFile]:
+def _changes(plan: RepairPlan, new: Path) -> list[RepairedFile]:
     """What differs between the partition and the new one, which has links to what stays."""
-    found = []
-    for name in sorted({*_live_names(partition), *_live_names(new)}):
+    found, partition = [], plan.path
+    gone = {name for name, _ in plan.removed}
+    for name in sorted({*_live_names(partition), *_live_names(new), *gone}):
         before, after = partition / name, new / name
         if not after.exists():
             found.append(RepairedFile(name, existed=True, is_removed=True))
@@ -169,7 +171,7 @@ def _live_names(directory: Path) -> Iterator[str]:
 
 
 @dataclass
-class _Build:
+class _PartitionBuilder:
     """Builds the repaired partition in a directory of its own."""
 
     plan: RepairPlan
@@ -189,11 +191,11 @@ class _Build:
         self._rebuild_snapshots(name for name in rebuilt if name.endswith(".snapshot"))
         if FileKind.LEADER_EPOCHS.value in rebuilt or plan.restored:
             self._rebuild_epochs()
-        self._give_to_owner()
+        self._chown_new_files()
         self.disk.fsync_dir(self.new)
 
-    def _give_to_owner(self) -> None:
-        """New files belong to whoever owns the partition: a broker must be able to write them."""
+    def _chown_new_files(self) -> None:
+        """Give new files the owner of the partition: a broker must be able to write them."""
         owner = self.plan.path.stat()
         for name in _live_names(self.new):
             path, before = self.new / name, self.plan.path / name
@@ -210,11 +212,13 @@ class _Build:
                 _copy(piece, target)
             target.fsync()
         before = self.plan.path / segment.name
-        source = before if before.exists() else segment.pieces[0].path
-        self.disk.set_mtime_ms(path, self.disk.mtime_ms(source))  # retention may go by it
+        sources = (before, *(piece.path for piece in segment.pieces[:1]))
+        for source in [each for each in sources if each.exists()][:1]:
+            self.disk.set_mtime_ms(path, self.disk.mtime_ms(source))  # retention may use it
 
     def _rebuild_indexes(self, stems: set[str]) -> None:
-        """Those that are missing now; others of the segments only if they are wrong."""
+        """Rebuild the indexes that are missing now. Other indexes of these segments are rebuilt
+        only if they are wrong."""
         for task in plan_reindex(self.new):
             if Path(task.path).stem in stems:
                 done = reindex_segment(task, self.disk)
@@ -257,7 +261,7 @@ class _Build:
         return dict(old).get(epoch, default)
 
 
-def _copy(piece: Piece, target: AppendFile) -> None:
+def _copy(piece: FileBytes, target: AppendFile) -> None:
     with piece.path.open("rb") as source:
         target.write(piece.header)
         at = piece.start + len(piece.header)

@@ -35,7 +35,7 @@ class Repair:
     """A repair that was carried out, or is about to be: the content of its journal."""
 
     directory: Path
-    """Of the repair, in the partition directory."""
+    """The directory of the repair, inside the partition directory."""
     changes: tuple[RepairedFile, ...]
     checkpoints: tuple[tuple[str, int, int], ...] = ()
     """Entries of this partition in checkpoints of the log directory: file, before, after."""

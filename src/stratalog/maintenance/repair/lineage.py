@@ -1,7 +1,7 @@
 """Leader epochs as batches show them: where two copies of a log diverge.
 
-An epoch has one leader, and a leader gives an offset to one batch only. So up to where their epochs
-differ, two copies have the same batches; from there on one of them has what a follower must
+An epoch has one leader, and a leader assigns an offset to one batch only. So up to where their
+epochs differ, two copies have the same batches; from there on one of them has what a follower must
 truncate. Between the last batch on which both agree and the first on which they do not, it is not
 known where that begins.
 """

@@ -18,19 +18,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import InvalidArgumentError, StratalogError
-from stratalog.format.names import FileKind, RootFile, segment_file_name
+from stratalog.format.names import FileKind, FileState, RootFile, segment_file_name
+from stratalog.log.partition_listing import list_partition
 from stratalog.log.partition_view import identity_of
 from stratalog.maintenance.repair.journal import interrupted_repairs
-from stratalog.maintenance.repair.repaired_log import Copy, KnownFacts, RepairedLog
+from stratalog.maintenance.repair.repaired_log import (
+    KnownFacts,
+    LostOffsets,
+    PartitionCopy,
+    RepairedLog,
+)
 from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
+from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stratalog.format.names import TopicPartition
-    from stratalog.maintenance.repair.repaired_log import Diverging, Lost, Restored, SegmentRepair
+    from stratalog.log.partition_listing import ListedFile
+    from stratalog.maintenance.repair.repaired_log import (
+        DivergingCopy,
+        RestoredOffsets,
+        SegmentRepair,
+    )
     from stratalog.maintenance.repair.valid_batches import CorruptBytes, ValidBatch
     from stratalog.maintenance.verify.findings import Finding
 
@@ -52,11 +64,11 @@ class RepairPlan:
     """Bytes that leave the log. The files that have them are kept."""
     corrected: tuple[ValidBatch, ...] = ()
     """Batches whose base offset or leader epoch is put right."""
-    restored: tuple[Restored, ...] = ()
-    lost: tuple[Lost, ...] = ()
-    missing: tuple[Lost, ...] = ()
+    restored: tuple[RestoredOffsets, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
+    missing: tuple[LostOffsets, ...] = ()
     """Offsets between segments: they are lost, unless the topic is compacted."""
-    diverging: tuple[Diverging, ...] = ()
+    diverging: tuple[DivergingCopy, ...] = ()
     """Copies that are not used from an offset on."""
     rebuilt: tuple[tuple[str, str], ...] = ()
     """Names of indexes, snapshots and the leader epochs to rebuild, and why."""
@@ -92,7 +104,9 @@ def plan_repair(path: Path, copies: Sequence[Path] = ()) -> RepairPlan:
             raise InvalidArgumentError(f"{copy} is {other}, not a copy of {topic_partition}")
     checkpoints = dict(_checkpointed(path, topic_partition))
     found = verify_partition(path).findings
-    log = RepairedLog(path, [Copy(copy) for copy in copies], _known_facts(checkpoints, found))
+    log = RepairedLog(
+        path, [PartitionCopy.of(copy) for copy in copies], _known_facts(checkpoints, found)
+    )
     findings = [
         each
         for each in found
@@ -100,27 +114,42 @@ def plan_repair(path: Path, copies: Sequence[Path] = ()) -> RepairPlan:
     ]
     changed = {segment.base_offset for segment in log.repairs}
     rebuilt, removed = _side_files(path, findings, changed, log.next_offset)
+    if changed or log.foreign or rebuilt or removed:
+        log.repairs += log.swaps
+        changed |= {segment.base_offset for segment in log.swaps}
+        rebuilt, removed = _side_files(path, findings, changed, log.next_offset)
+        replaced = _replaced_by_compaction(path, log)
+        removed.update(_interrupted_compaction(path, replaced))
+        log.missing += _after_compaction(log, replaced)
+    written = {segment.name for segment in log.repairs}
+    for log_name, reason in log.foreign:
+        if log_name in written:
+            continue  # a new segment takes its place
+        for name in _files_of_segment(log_name):
+            rebuilt.pop(name, None)
+            if (path / name).exists():
+                removed[name] = reason
     return RepairPlan(
         path,
         topic_partition,
-        tuple(log.repairs),
-        tuple(log.quarantined),
-        tuple(log.corrected),
-        tuple(log.restored),
-        tuple(log.lost),
-        tuple(log.missing),
-        tuple(log.diverging),
-        rebuilt,
-        removed,
-        tuple(
+        segments=tuple(log.repairs),
+        quarantined=tuple(log.quarantined),
+        corrected=tuple(log.corrected),
+        restored=tuple(log.restored),
+        lost=tuple(log.lost),
+        missing=tuple(log.missing),
+        diverging=tuple(log.diverging),
+        rebuilt=tuple(rebuilt.items()),
+        removed=tuple(removed.items()),
+        checkpoints=tuple(
             (file.value, checkpoints[file], log.next_offset)
             for file in _ENDS
             if checkpoints.get(file, 0) > log.next_offset
         ),
-        tuple(_left(findings)),
-        frozenset(each.code for each in findings if each.severity is Severity.ERROR),
-        tuple(interrupted_repairs(path)),
-        log.next_offset,
+        left=tuple(_left(findings)),
+        errors=frozenset(each.code for each in findings if each.severity is Severity.ERROR),
+        interrupted=tuple(interrupted_repairs(path)),
+        log_end_offset=log.next_offset,
     )
 
 
@@ -129,7 +158,7 @@ def plan_repair(path: Path, copies: Sequence[Path] = ()) -> RepairPlan:
 
 def _side_files(
     path: Path, findings: Iterable[Finding], changed: set[int], log_end_offset: int
-) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+) -> tuple[dict[str, str], dict[str, str]]:
     """What to rebuild and what to remove: names, and why."""
     rebuilt: dict[str, str] = {}
     removed: dict[str, str] = {}
@@ -150,7 +179,61 @@ def _side_files(
         if snapshot.stem.isdigit() and int(snapshot.stem) > log_end_offset:
             rebuilt.pop(snapshot.name, None)
             removed[snapshot.name] = f"it is after the end of the log, offset {log_end_offset}"
-    return tuple(rebuilt.items()), tuple(removed.items())
+    return rebuilt, removed
+
+
+def _replaced_by_compaction(path: Path, log: RepairedLog) -> list[ListedFile]:
+    """The logs that a broker deletes when it completes an interrupted compaction."""
+    files = list_partition(path).files
+    if all(each.file.state is not FileState.SWAP for each in files):
+        return []
+    names = log.log_names.union(segment.name for segment in log.repairs)
+    return [
+        each
+        for each in files
+        if each.file.state is FileState.LIVE
+        and each.file.kind is FileKind.LOG
+        and each.name not in names
+    ]
+
+
+def _interrupted_compaction(
+    path: Path, replaced: Iterable[ListedFile]
+) -> Iterator[tuple[str, str]]:
+    """Files that would change the repaired log when a broker completes a compaction, and those that
+    it would replace."""
+    files = list_partition(path).files
+    if all(each.file.state is not FileState.SWAP for each in files):
+        return
+    for each in files:
+        if each.file.state in {FileState.SWAP, FileState.CLEANED}:
+            yield each.name, "left by an interrupted compaction, which the repair completes"
+    for each in replaced:
+        for name in _files_of_segment(each.name):
+            if (path / name).exists():
+                yield name, "an interrupted compaction has replaced it"
+
+
+def _after_compaction(log: RepairedLog, replaced: Iterable[ListedFile]) -> Iterator[LostOffsets]:
+    """What replaced logs have after the end of the segment in their place: compaction may have
+    removed it, or their names are wrong."""
+    for each in replaced:
+        segment = SegmentView(each.path, each.file.base_offset or 0, each.size_bytes, each.identity)
+        try:
+            end = segment.end.next_offset
+        finally:
+            segment.release()
+        start, limit = log.range_after(segment.base_offset)
+        is_noted = any(missing.first_offset == start for missing in (*log.missing, *log.lost))
+        if start < min(end, limit) and not is_noted:
+            reason = f"{each.name} has them, but an interrupted compaction has replaced it"
+            yield LostOffsets(each.path, start, min(end, limit), reason)
+
+
+def _files_of_segment(log_name: str) -> Iterator[str]:
+    """The names of a log file and of its indexes."""
+    for kind in (FileKind.LOG, *map(FileKind, _INDEXES)):
+        yield Path(log_name).with_suffix(kind.value).name
 
 
 def _checkpointed(path: Path, topic_partition: TopicPartition) -> Iterator[tuple[RootFile, int]]:

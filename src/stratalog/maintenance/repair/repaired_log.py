@@ -5,18 +5,21 @@ newest leader epoch counts, then what most copies have, then the order of the co
 taken only if its leader epoch fits between those around the hole, and if its copy has not parted
 ways with the log, or with a copy of a newer epoch, before it (`lineage`): else it may be what a
 follower had to truncate.
+
+The first copy is the log itself: batches that are in a file of another name, as after segments were
+renamed, or copied from a replica that rolled elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
-from stratalog.format.batch import OFFSET_MAX
-from stratalog.format.names import FileKind, segment_file_name
+from stratalog.format.batch import MAGIC_2, OFFSET_MAX
+from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.maintenance.repair.lineage import divergence, fits
 from stratalog.maintenance.repair.valid_batches import epoch_at, joined, read_epochs, scan_partition
 
@@ -34,7 +37,7 @@ _NO_START: Final = (
 )
 
 
-class Piece(NamedTuple):
+class FileBytes(NamedTuple):
     """Bytes of a file that become part of a segment."""
 
     path: Path
@@ -44,7 +47,7 @@ class Piece(NamedTuple):
     """What to write in place of the first bytes."""
 
 
-class Restored(NamedTuple):
+class RestoredOffsets(NamedTuple):
     """Offsets that come back from a copy."""
 
     path: Path
@@ -54,7 +57,7 @@ class Restored(NamedTuple):
     batches: int
 
 
-class Lost(NamedTuple):
+class LostOffsets(NamedTuple):
     """Offsets that no valid batch has. In a compacted topic some of them may never have had a
     record."""
 
@@ -69,13 +72,13 @@ class Lost(NamedTuple):
         return f"offsets {self.first_offset} {until}: {self.reason}"
 
 
-class Diverging(NamedTuple):
+class DivergingCopy(NamedTuple):
     """A copy that is of another history from an offset on."""
 
     path: Path
     offset: int
     leader_epoch: int
-    """Of the log, or of a copy of a newer epoch."""
+    """The leader epoch of the log, or of a copy with a newer epoch."""
     copy_epoch: int
 
     def __str__(self) -> str:
@@ -90,7 +93,7 @@ class SegmentRepair(NamedTuple):
 
     name: str
     base_offset: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FileBytes, ...]
     is_new: bool
     """The partition has no such file: it comes from copies."""
 
@@ -106,15 +109,31 @@ class KnownFacts(NamedTuple):
     """Where that comes from."""
 
 
-class Copy:
+class PartitionCopy:
     """A copy of the partition."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, segments: Sequence[ScannedSegment]) -> None:
         self.path = path
-        self._segments = scan_partition(path)
+        self._segments = segments
         self.rows = joined([segment.rows for segment in self._segments])
         self.divergence: Divergence | None = None
         """From the log, or from a copy of a newer leader epoch."""
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """What a partition directory has."""
+        return cls(path, scan_partition(path))
+
+    @classmethod
+    def of_outside(cls, path: Path, segments: Sequence[ScannedSegment]) -> Self:
+        """The batches of these segments that certainly belong in other files."""
+        return cls(
+            path,
+            [
+                replace(each, rows=each.outside[each.is_certain], next_base=None)
+                for each in segments
+            ],
+        )
 
     def between(self, first_offset: int, next_offset: int) -> Iterator[ValidBatch]:
         for segment in self._segments:
@@ -152,23 +171,30 @@ class _Hole:
 class RepairedLog:
     """What is kept, restored and lost, segment by segment."""
 
-    def __init__(self, path: Path, copies: Sequence[Copy], facts: KnownFacts) -> None:
-        self._copies = copies
+    def __init__(self, path: Path, copies: Sequence[PartitionCopy], facts: KnownFacts) -> None:
         self._facts = facts
         self._scan = scan_partition(path)
+        self._own = PartitionCopy.of_outside(path, self._scan)
+        self._copies = (self._own, *copies) if len(self._own.rows) else tuple(copies)
         self._rows = joined([segment.rows for segment in self._scan])
         known = read_epochs(path)
+        self.log_names = {segment.path.name for segment in self._scan}
+        self._other_rows = joined([copy.rows for copy in self._copies])
         self._known_epochs = known if fits(self._rows, known) else ()
         self.repairs: list[SegmentRepair] = []
         self.quarantined: list[CorruptBytes] = []
         self.corrected: list[ValidBatch] = []
-        self.restored: list[Restored] = []
-        self.lost: list[Lost] = []
-        self.missing: list[Lost] = []
+        self.restored: list[RestoredOffsets] = []
+        self.lost: list[LostOffsets] = []
+        self.missing: list[LostOffsets] = []
         """Offsets between segments; perhaps nothing is lost."""
+        self.foreign: list[tuple[str, str]] = []
+        """Names of segments that are not part of the log, and why."""
+        self.swaps: list[SegmentRepair] = []
+        """Unchanged segments of an interrupted compaction, which are written if others are."""
         self.diverging = list(self._compare_copies())
-        self._pieces: list[Piece] = []
-        self._base_offset = 0
+        self._pieces: list[FileBytes] = []
+        self._base_offset = -1
         self._is_changed = self._is_new = False
         self._epoch = -1
         self.next_offset = 0
@@ -179,11 +205,18 @@ class RepairedLog:
         """Whether the leader-epoch-checkpoint fits the batches, those that are corrected too."""
         return bool(self._known_epochs)
 
-    def _compare_copies(self) -> Iterator[Diverging]:
+    def range_after(self, offset: int) -> tuple[int, int]:
+        """Where the segment that has this offset ends, and where the next one begins."""
+        ends = [each.next_offset for each in self._scan if each.base_offset <= offset]
+        bases = [each.base_offset for each in self._scan if each.base_offset > offset]
+        return max(ends, default=offset), min(bases, default=OFFSET_MAX)
+
+    def _compare_copies(self) -> Iterator[DivergingCopy]:
         """Copies of the newest leader epoch first: others have to agree with them."""
         histories = [self._rows]
-        newest = {id(copy): int(copy.rows["leader_epoch"].max(initial=-1)) for copy in self._copies}
-        for copy in sorted(self._copies, key=lambda each: -newest[id(each)]):
+        others = [copy for copy in self._copies if copy is not self._own]
+        newest = {id(copy): int(copy.rows["leader_epoch"].max(initial=-1)) for copy in others}
+        for copy in sorted(others, key=lambda each: -newest[id(each)]):
             found = [each for rows in histories if (each := divergence(rows, copy.rows))]
             if not found:
                 histories.append(copy.rows)
@@ -191,29 +224,57 @@ class RepairedLog:
             first = min(found)
             agreed = min(each.agreed_offset for each in found)
             copy.divergence = first._replace(agreed_offset=agreed)
-            yield Diverging(copy.path, first.offset, *first.epochs)
+            yield DivergingCopy(copy.path, first.offset, *first.epochs)
 
     def _build(self, path: Path) -> None:
         if self._scan:
-            self._restore_start(path, self._scan[0].base_offset)
+            base = self._scan[0].base_offset
+            start = int(self._own.rows["first_offset"].min(initial=base))
+            self._restore_start(path, start)
+            self.next_offset = max(self.next_offset, start)
+        before = path
         for number, segment in enumerate(self._scan):
-            if number and self.next_offset < segment.base_offset:
-                before = self._scan[number - 1]
-                self._fill_gap(
-                    _Hole(
-                        before.path,
-                        self.next_offset,
-                        segment.base_offset,
-                        _NO_SEGMENT,
-                        may_roll=True,
-                    )
-                )
+            if self._is_foreign(segment, is_first=not number):
+                continue
+            following = self._gap_end(segment)
+            if self.next_offset < following:
+                hole = _Hole(before, self.next_offset, following, _NO_SEGMENT, may_roll=True)
+                self._fill_gap(hole)
+                if self._is_foreign(segment, is_first=False):
+                    continue
+            before = segment.path
             self._close()
+            self._begin(segment)
             self._add(segment)
         end = _Hole(path, self.next_offset, None, may_roll=True)
-        self._fill(end)
+        self._fill(end, self._copies)
         self._close()
         self._note_lost_end(path)
+        self.lost = [each for each in self.lost if not self._is_kept(each)]
+        self.missing = [each for each in self.missing if not self._is_kept(each)]
+        self._note_unused()
+
+    def _gap_end(self, segment: ScannedSegment) -> int:
+        """Where what is missing before a segment ends: its base offset, unless that is wrong and in
+        the middle of a batch."""
+        base, others = segment.base_offset, self._other_rows
+        around = others[(others["first_offset"] < base) & (base <= others["last_offset"])]
+        end = int(around["last_offset"].max(initial=base - 1)) + 1
+        return min(end, int(segment.rows["first_offset"][0])) if len(segment.rows) else end
+
+    def _is_foreign(self, segment: ScannedSegment, *, is_first: bool) -> bool:
+        """Note a segment without a batch of its own, whose offsets begin in the segment before
+        it, or whose batches belong to other segments."""
+        if len(segment.rows):
+            return False
+        if segment.is_certain.any():
+            reason = "its name is wrong: its batches have the offsets of other segments"
+        elif is_first or segment.base_offset >= self.next_offset:
+            return False
+        else:
+            reason = "it has no valid batch, and its base offset is in the segment before it"
+        self.foreign.append((segment.path.name, reason))
+        return True
 
     def _restore_start(self, path: Path, base_offset: int) -> None:
         """Deleting the start of a log raises the start of its first leader epoch."""
@@ -222,8 +283,15 @@ class RepairedLog:
             self.next_offset = start
             self._fill_gap(_Hole(path, start, base_offset, _NO_START, may_roll=True))
 
-    def _add(self, segment: ScannedSegment) -> None:
+    def _begin(self, segment: ScannedSegment) -> None:
         self._base_offset, self._is_new = segment.base_offset, False
+        if segment.base_offset < self.next_offset and len(segment.rows):
+            reason = "its name is wrong: its base offset is in the segment before it"
+            self.foreign.append((segment.path.name, reason))
+            self._base_offset, self._is_new = self.next_offset, True
+            self._is_changed = True
+
+    def _add(self, segment: ScannedSegment) -> None:
         self.quarantined += segment.corrupt
         at = 0
         for corrupt in segment.corrupt:
@@ -237,7 +305,7 @@ class RepairedLog:
                 is_corrupt=True,
                 may_roll=corrupt.next_offset is None,
             )
-            self._fill(hole)
+            self._fill(hole, self._copies)
             at = corrupt.position + corrupt.size_bytes
         self._keep(segment, at, segment.end_position)
         self.next_offset = max(self.next_offset, segment.next_offset, segment.base_offset)
@@ -249,7 +317,8 @@ class RepairedLog:
         if not len(rows):
             self._put(segment.path, start, end)
             return
-        first_expected = int(rows["first_offset"][0]) if start else segment.base_offset
+        base = max(segment.base_offset, self.next_offset)
+        first_expected = int(rows["first_offset"][0]) if start else base
         expected = np.concatenate(([first_expected], rows["last_offset"][:-1] + 1))
         is_after_gap = (rows["first_offset"] > expected) & bool(self._copies)
         at = start
@@ -272,32 +341,31 @@ class RepairedLog:
 
     def _put(self, path: Path, start: int, end: int) -> None:
         if end > start:
-            self._pieces.append(Piece(path, start, end))
+            self._pieces.append(FileBytes(path, start, end))
 
     def _take(self, batch: ValidBatch) -> None:
         """One batch, with the base offset and leader epoch that it should have."""
         header = _header(batch) if batch.is_corrected else b""
         end = batch.position + batch.size_bytes
-        self._pieces.append(Piece(batch.path, batch.position, end, header))
+        self._pieces.append(FileBytes(batch.path, batch.position, end, header))
         self._is_changed = True
 
     # -- holes
 
     def _fill_gap(self, hole: _Hole) -> None:
         """A hole without corrupt bytes: where compaction may have left it, it stays."""
-        if not self._facts.is_compacted:
-            self._fill(hole)
+        if self._facts.is_compacted:
+            self._fill(replace(hole, reason=""), (self._own,))
+        else:
+            self._fill(hole, self._copies)
 
-    def _fill(self, hole: _Hole) -> None:
+    def _fill(self, hole: _Hole, copies: Sequence[PartitionCopy]) -> None:
         """Put batches of copies where offsets are missing, and note what is still lost."""
         at = hole.first_offset
-        for copy, batch in self._chosen(hole):
+        for copy, batch in self._chosen(hole, copies):
             self._note_lost(hole, at, batch.first_offset)
-            if batch.position == 0 and hole.may_roll:
-                base = copy.base_of(batch)
-                self._close()
-                self._base_offset = base if base >= at else batch.first_offset
-                self._is_new = True
+            if hole.may_roll and (batch.position == 0 or self._base_offset < 0):
+                self._roll(copy.base_of(batch), at, batch)
             self._take(batch)
             self._note_restored(copy.path, batch)
             at, self._epoch = batch.last_offset + 1, batch.leader_epoch
@@ -305,13 +373,24 @@ class RepairedLog:
         if hole.next_offset is not None or at == hole.first_offset:
             self._note_lost(hole, at, hole.next_offset)  # else copies end where the log did
 
-    def _chosen(self, hole: _Hole) -> Iterator[tuple[Copy, ValidBatch]]:
+    def _roll(self, base: int, start: int, batch: ValidBatch) -> None:
+        """Begin a segment with a batch of a copy, which has it in a segment of this base offset."""
+        if not start <= base <= batch.first_offset:
+            # That of an old compressed set is its last one.
+            base = batch.first_offset if batch.magic == MAGIC_2 else start
+        if base > self._base_offset:
+            self._close()
+            self._base_offset, self._is_new = base, True
+
+    def _chosen(
+        self, hole: _Hole, copies: Sequence[PartitionCopy]
+    ) -> Iterator[tuple[PartitionCopy, ValidBatch]]:
         """The batches to take."""
         end = OFFSET_MAX if hole.next_offset is None else hole.next_offset
         epoch_max = self._epoch_from(end)
         found = [
             (copy, each)
-            for copy in self._copies
+            for copy in copies
             for each in copy.between(hole.first_offset, end)
             if self._fits(copy, each, self._epochs_around(each, hole, epoch_max))
         ]
@@ -338,12 +417,11 @@ class RepairedLog:
     def _epochs_around(self, batch: ValidBatch, hole: _Hole, epoch_max: int) -> tuple[int, int]:
         """The smallest and the largest leader epoch that fits there. A checkpoint says nothing of
         what the log never had, after its end."""
-        known = (
-            None if hole.next_offset is None else epoch_at(self._known_epochs, batch.first_offset)
-        )
+        has_epoch = hole.next_offset is not None and batch.magic == MAGIC_2
+        known = epoch_at(self._known_epochs, batch.first_offset) if has_epoch else None
         return (self._epoch, epoch_max) if known is None else (known, known)
 
-    def _fits(self, copy: Copy, batch: ValidBatch, epochs: tuple[int, int]) -> bool:
+    def _fits(self, copy: PartitionCopy, batch: ValidBatch, epochs: tuple[int, int]) -> bool:
         low, high = epochs
         return low <= batch.leader_epoch <= max(low, high) and copy.is_trusted(batch, epochs)
 
@@ -356,12 +434,14 @@ class RepairedLog:
                 next_offset=batch.last_offset + 1, batches=last.batches + 1
             )
         else:
-            self.restored.append(Restored(path, batch.first_offset, batch.last_offset + 1, 1))
+            self.restored.append(
+                RestoredOffsets(path, batch.first_offset, batch.last_offset + 1, 1)
+            )
 
     def _note_lost(self, hole: _Hole, first: int, following: int | None) -> None:
         if hole.reason and (following is None or first < following):
             found = self.lost if hole.is_corrupt else self.missing
-            found.append(Lost(hole.path, first, following, hole.reason))
+            found.append(LostOffsets(hole.path, first, following, hole.reason))
 
     def _note_lost_end(self, path: Path) -> None:
         """A checkpoint may know of records after the last valid batch."""
@@ -374,14 +454,45 @@ class RepairedLog:
             self.lost[-1] = last._replace(next_offset=known)
         else:
             reason = f"the log ends before them, but {file} is past them"
-            self.lost.append(Lost(path, self.next_offset, end, reason))
+            self.lost.append(LostOffsets(path, self.next_offset, end, reason))
+
+    def _is_kept(self, lost: LostOffsets) -> bool:
+        """Whether the log has all of these offsets after all, around a wrong base offset."""
+        first, end = lost.first_offset, lost.next_offset
+        if end is None:
+            return False
+        restored = np.array([each[1:3] for each in self.restored], np.int64).reshape(-1, 2)
+        starts = np.concatenate((self._rows["first_offset"], restored[:, 0]))
+        ends = np.concatenate((self._rows["last_offset"] + 1, restored[:, 1]))
+        inside = np.minimum(ends, end) - np.maximum(starts, first)
+        return int(inside.clip(0).sum()) >= end - first
+
+    def _note_unused(self) -> None:
+        """Batches out of order whose offsets nothing else has, or has noted yet."""
+        rows = self._rows
+        noted = [(each.first_offset, each.next_offset or OFFSET_MAX) for each in self.lost]
+        noted += [(each.first_offset, each.next_offset or OFFSET_MAX) for each in self.missing]
+        noted += [(each.first_offset, each.next_offset) for each in self.restored]
+        for segment in self._scan:
+            for row in segment.outside:
+                batch = segment.batch(row)
+                first, last = batch.first_offset, batch.last_offset
+                is_kept = (rows["first_offset"] <= last) & (rows["last_offset"] >= first)
+                is_noted = any(start <= first and last < end for start, end in noted)
+                if not is_kept.any() and not is_noted:
+                    reason = "their batch is out of order, and does not fit elsewhere"
+                    self.lost.append(LostOffsets(segment.path, first, last + 1, reason))
 
     def _close(self) -> None:
         """The segment is complete."""
+        if self._base_offset < 0:
+            return
+        name = segment_file_name(self._base_offset, FileKind.LOG)
+        repair = SegmentRepair(name, self._base_offset, tuple(self._pieces), self._is_new)
         if self._is_changed:
-            name = segment_file_name(self._base_offset, FileKind.LOG)
-            pieces = tuple(self._pieces)
-            self.repairs.append(SegmentRepair(name, self._base_offset, pieces, self._is_new))
+            self.repairs.append(repair)
+        elif any(piece.path.suffix == FileState.SWAP.value for piece in self._pieces):
+            self.swaps.append(repair)
         self._pieces = []
         self._is_changed = False
 

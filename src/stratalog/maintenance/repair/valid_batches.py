@@ -2,8 +2,10 @@
 
 A batch is valid if its header, CRC and records are, and if its offsets fit between those of its
 neighbours. No CRC covers a base offset or a leader epoch. A batch whose base offset alone is wrong,
-and whose place is known from its neighbours, is valid at that place. A leader epoch that does not
-fit between those of the neighbours is wrong: epochs never decrease along a log.
+and whose place is known from its neighbours, is valid at that place. Batches that fit each other,
+but not the name of their file, are right: the file was renamed, or is of a log that rolled
+elsewhere. They are listed apart (`outside`). A leader epoch that does not fit between those of the
+neighbours is wrong: epochs never decrease along a log.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from stratalog.format.batch_check import BatchStatus
 from stratalog.format.batch_table import first_offsets
 from stratalog.format.checkpoint import decode_leader_epochs
 from stratalog.format.names import FileKind
-from stratalog.log.listing import list_partition
+from stratalog.log.partition_listing import list_partition
 from stratalog.maintenance.verify.segment import CorruptRange, SegmentScan
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class ValidBatch(NamedTuple):
     position: int
     size_bytes: int
     first_offset: int
-    """Of a compressed set of old messages: its last offset."""
+    """The first offset; for a compressed set of old messages, the last one."""
     last_offset: int
     leader_epoch: int
     magic: int
@@ -87,6 +89,10 @@ class ScannedSegment:
     rows: NDArray[Any]
     """Its valid batches, in the order of offsets."""
     corrupt: tuple[CorruptBytes, ...]
+    outside: NDArray[Any]
+    """Batches in the order of the file with offsets that it should not have."""
+    is_certain: NDArray[np.bool_]
+    """Which of them have certainly the offsets that they should have, but in another file."""
 
     @property
     def next_offset(self) -> int:
@@ -115,14 +121,17 @@ class ScannedSegment:
 
 def scan_partition(directory: Path) -> list[ScannedSegment]:
     """Every segment of a partition directory, read completely."""
-    segments = list_partition(directory).segments
-    bases = [segment.base_offset for segment in segments]
-    found = []
-    for segment, next_base in zip(segments, [*bases[1:], None][: len(bases)], strict=True):
+    found: list[ScannedSegment] = []
+    next_base = next_valid_base = None
+    for segment in reversed(list_partition(directory).segments):
         try:
-            found.append(_scan(segment, next_base))
+            found.append(_scan(segment, next_base, next_valid_base))
         finally:
             segment.release()
+        next_base = segment.base_offset
+        if len(found[-1].rows):
+            next_valid_base = next_base
+    found.reverse()
     _correct_epochs([segment.rows for segment in found], read_epochs(directory))
     return found
 
@@ -203,7 +212,11 @@ class _Fault(NamedTuple):
     is_torn: bool = False
 
 
-def _scan(segment: SegmentView, next_base: int | None) -> ScannedSegment:
+def _scan(
+    segment: SegmentView, next_base: int | None, next_valid_base: int | None
+) -> ScannedSegment:
+    """`next_base` is that of the next segment, `next_valid_base` that of the next one with a valid
+    batch."""
     chunks: list[NDArray[Any]] = [np.empty(0, _ROW)]
     faults: list[_Fault] = []
     end_position = segment.size_bytes
@@ -217,12 +230,29 @@ def _scan(segment: SegmentView, next_base: int | None) -> ScannedSegment:
         else:
             size_bytes, is_torn = step.end - step.position, step.is_torn and next_base is None
             faults.append(_Fault(step.position, size_bytes, step.reason, is_torn))
-    rows, misplaced = _in_order(np.concatenate(chunks), segment.base_offset, next_base)
+    rows, misplaced = np.concatenate(chunks), list[_Fault]()
+    outside, is_certain = rows[:0], np.empty(0, np.bool_)
+    if not _is_in_order(rows, segment.base_offset, next_base):
+        if _is_in_order(rows, segment.base_offset, next_valid_base):
+            next_base = next_valid_base  # what is in between has none of its own offsets
+        else:
+            found = rows.copy()  # as they are in the file
+            kept, misplaced = _place_corrected(rows, segment.base_offset, next_base)
+            is_outside = ~np.isin(np.arange(len(rows)), kept)
+            is_certain = _is_in_a_run(found, is_outside)[is_outside]
+            outside, rows = found[is_outside], rows[kept]
     corrupt = [
         _corrupt_bytes(segment, next_base, rows, fault) for fault in sorted([*faults, *misplaced])
     ]
     return ScannedSegment(
-        segment.path, segment.base_offset, next_base, end_position, rows, tuple(corrupt)
+        segment.path,
+        segment.base_offset,
+        next_base,
+        end_position,
+        rows,
+        tuple(corrupt),
+        outside,
+        is_certain,
     )
 
 
@@ -243,31 +273,35 @@ def _divided(chunk: Chunk) -> tuple[NDArray[Any], list[_Fault]]:
     return rows, bad
 
 
-def _in_order(
-    rows: NDArray[Any], base_offset: int, next_base: int | None
-) -> tuple[NDArray[Any], list[_Fault]]:
-    """The batches whose offsets increase, those with a wrong base offset put right if their place
-    is certain; and the others."""
-    limit = OFFSET_MAX if next_base is None else next_base
+def _is_in_order(rows: NDArray[Any], base_offset: int, limit: int | None) -> bool:
+    """Whether offsets increase, from the base offset to below the limit."""
+    if not len(rows):
+        return True
     first, last = rows["first_offset"], rows["last_offset"]
-    expected = np.concatenate(([base_offset], last[:-1] + 1))[: len(rows)]
-    if (first >= expected).all() and (not len(rows) or int(last[-1]) < limit):
-        return rows, []
-    return _sorted_out(rows, base_offset, limit)
+    expected = np.concatenate(([base_offset], last[:-1] + 1))
+    return bool((first >= expected).all()) and (limit is None or int(last[-1]) < limit)
 
 
-def _sorted_out(
-    rows: NDArray[Any], base_offset: int, limit: int
-) -> tuple[NDArray[Any], list[_Fault]]:
+def _place_corrected(
+    rows: NDArray[Any], base_offset: int, next_base: int | None
+) -> tuple[list[int], list[_Fault]]:
+    """Numbers of the batches whose offsets increase, those with a wrong base offset put right if
+    their place is certain; and the others."""
+    limit = OFFSET_MAX if next_base is None else next_base
     kept: list[int] = []
     misplaced: list[_Fault] = []
     expected = base_offset
     for at in range(len(rows)):
         first, last = int(rows["first_offset"][at]), int(rows["last_offset"][at])
         after = int(rows["first_offset"][at + 1]) if at + 1 < len(rows) else limit
-        # A base offset that jumped up makes the next batch, which is right, look wrong.
-        is_wrong = first < expected or last >= limit or expected <= after <= last
-        if is_wrong and rows["magic"][at] == MAGIC_2 and after - expected == last - first + 1:
+        # A base offset that jumped up makes the next batch, which is right, look wrong. One that
+        # follows the batch before it is right, wherever the next one seems to begin.
+        is_wrong = last >= limit or (
+            first != expected and (first < expected or expected <= after <= last)
+        )
+        is_next = not at or (bool(kept) and kept[-1] == at - 1)
+        is_certain = is_next and first != expected and after - expected == last - first + 1
+        if is_wrong and is_certain and rows["magic"][at] == MAGIC_2:
             rows[at]["first_offset"], rows[at]["last_offset"] = expected, after - 1
             rows[at]["is_corrected"] = True
         elif is_wrong:
@@ -276,13 +310,26 @@ def _sorted_out(
             continue
         kept.append(at)
         expected = int(rows["last_offset"][at]) + 1
-    return rows[kept], misplaced
+    return kept, misplaced
+
+
+def _is_in_a_run(rows: NDArray[Any], is_outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether the offsets of a batch continue those of a neighbour in the file: then both are
+    right. A flipped bit changes one batch only, so two that are outside and in order are right too.
+    """
+    first, next_first = rows["last_offset"][:-1] + 1, rows["first_offset"][1:]
+    is_rising = (first <= next_first) & is_outside[:-1] & is_outside[1:]
+    is_pair = (first == next_first) | is_rising
+    found = np.zeros(len(rows), np.bool_)
+    found[:-1] |= is_pair
+    found[1:] |= is_pair
+    return found
 
 
 def _corrupt_bytes(
     segment: SegmentView, next_base: int | None, rows: NDArray[Any], fault: _Fault
 ) -> CorruptBytes:
-    """With the offsets that are missing there."""
+    """The corrupt ranges, with the offsets that are missing there."""
     at = int(np.searchsorted(rows["position"], fault.position))
     first = int(rows["last_offset"][at - 1]) + 1 if at else segment.base_offset
     after = int(rows["first_offset"][at]) if at < len(rows) else next_base

@@ -21,7 +21,7 @@ from stratalog.maintenance.verify.findings import (
     VerifyCounts,
     VerifyReport,
 )
-from stratalog.maintenance.verify.partition import conclude_partition, plan_partition
+from stratalog.maintenance.verify.partition import combine_segment_reports, plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
 from stratalog.storage.log_dir_scan import scan_log_dir
 
@@ -112,16 +112,16 @@ def plan_directory(
     return VerifyPlan(tuple(plans), (root,))
 
 
-def conclude(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyReport:
+def combine_reports(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyReport:
     """All findings of the plan, from the reports of its tasks."""
     by_directory: dict[Path, list[SegmentReport]] = {}
     for segment in segments:
         by_directory.setdefault(segment.path.parent, []).append(segment)
     partitions = [
-        conclude_partition(partition, by_directory.get(partition.path, []))
+        combine_segment_reports(partition, by_directory.get(partition.path, []))
         for partition in plan.partitions
     ]
-    roots = [_conclude_root(root, partitions) for root in plan.directories]
+    roots = [_check_root_files(root, partitions) for root in plan.directories]
     return VerifyReport.sum([*roots, *(partition.report for partition in partitions)])
 
 
@@ -150,7 +150,7 @@ def _decoded(
     return None
 
 
-def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> VerifyReport:
+def _check_root_files(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> VerifyReport:
     findings = Findings()
     inside = [partition for partition in partitions if partition.path.parent == root.path]
     ends = {partition.topic_partition: partition.log_end_offset for partition in inside}
@@ -198,7 +198,7 @@ def run_plan(
     """Run all tasks of `plan`. `on_bytes` is called from any thread with bytes as they are done."""
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
         segments = list(pool.map(lambda task: verify_segment(task, on_bytes), plan.tasks))
-    return conclude(plan, segments)
+    return combine_reports(plan, segments)
 
 
 def verify_partition(path: Path, *, threads: int | None = None) -> VerifyReport:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NO_POSITION: Final = -1
 FINDINGS_OF_A_KIND_MAX: Final = 20
-"""In one file; more of the same kind are counted, not listed."""
+"""How many findings of a kind are listed for one file; more are only counted."""
 
 
 class Severity(enum.StrEnum):
@@ -42,7 +42,7 @@ class Severity(enum.StrEnum):
 
 # -- nothing
 _NOTHING = "nothing to do: this is normal"
-_SELF = "nothing to do: the broker repairs it when it opens the log"
+_BROKER_REPAIRS = "nothing to do: the broker repairs it when it opens the log"
 _REBUILT = "nothing to do: the index is rebuilt when the log is opened after this unclean shutdown"
 _TREATED_AS_EMPTY = "nothing to do: Kafka treats it as empty"
 _OLD_BROKER = "nothing to do: older brokers write none"
@@ -53,14 +53,14 @@ _REMOVED = "nothing to do: a broker removed it meanwhile; verify again to be sur
 
 # -- what to run
 _REINDEX = "to rebuild the index, run stratalog reindex {partition}"
-_SELF_OR_REINDEX = f"{_SELF}; or run stratalog reindex {{partition}}"
+_BROKER_REPAIRS_OR_REINDEX = f"{_BROKER_REPAIRS}; or run stratalog reindex {{partition}}"
 _DENSER = "nothing to do, unless lookups are slow: then run stratalog reindex {partition} --force"
 _ABORTED_VISIBLE = f"read_committed consumers see records of an aborted transaction; {_REINDEX}"
 _RECOVER = (
     "a broker would truncate the log here; to keep the batches after it, run stratalog "
     "repair {partition}"
 )
-_WRITER = "readers fail here; to remove this batch, run stratalog repair {partition}"
+_REMOVE_BATCH = "readers fail here; to remove this batch, run stratalog repair {partition}"
 _REBUILD = "to rebuild it from the log, run stratalog repair {partition}"
 _CORRECT_OFFSET = (
     "the base offset is corrupt (no CRC covers it); to correct it, run stratalog repair {partition}"
@@ -91,20 +91,20 @@ class Fault(enum.Enum):
 
     # -- the log
     BAD_BATCH = ("bad-batch", Severity.ERROR, _RECOVER)
-    BAD_RECORDS = ("bad-records", Severity.ERROR, _WRITER)
-    BAD_RECORD_OFFSETS = ("bad-record-offsets", Severity.ERROR, _WRITER)
+    BAD_RECORDS = ("bad-records", Severity.ERROR, _REMOVE_BATCH)
+    BAD_RECORD_OFFSETS = ("bad-record-offsets", Severity.ERROR, _REMOVE_BATCH)
     BAD_MAX_TIMESTAMP = ("bad-max-timestamp", Severity.ERROR, _TIMES_WRONG)
-    BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _WRITER)
+    BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _REMOVE_BATCH)
     OFFSETS_OUT_OF_ORDER = ("offsets-out-of-order", Severity.ERROR, _CORRECT_OFFSET)
     OFFSET_OUTSIDE_SEGMENT = ("offset-outside-segment", Severity.ERROR, _WRONG_FILE)
     OFFSET_GAP = ("offset-gap", Severity.WARNING, _COMPACTION)
     SEQUENCE_JUMP = ("sequence-jump", Severity.WARNING, _COMPACTION)
-    TORN_TAIL = ("torn-tail", Severity.WARNING, _SELF)
+    TORN_TAIL = ("torn-tail", Severity.WARNING, _BROKER_REPAIRS)
     TRUNCATED_SEALED_LOG = ("truncated-sealed-log", Severity.ERROR, _RECOVER)
     ZERO_TAIL = ("zero-tail", Severity.NOTE, _NOTHING)
     GARBAGE_TAIL = ("garbage-tail", Severity.ERROR, _RECOVER)
     # -- its indexes
-    MISSING_INDEX = ("missing-index", Severity.WARNING, _SELF_OR_REINDEX)
+    MISSING_INDEX = ("missing-index", Severity.WARNING, _BROKER_REPAIRS_OR_REINDEX)
     INDEX_SIZE = ("index-size", Severity.WARNING, _REINDEX)
     INDEX_OUT_OF_ORDER = ("index-out-of-order", Severity.ERROR, _REINDEX)
     INDEX_MISMATCH = ("index-mismatch", Severity.ERROR, _REINDEX)
@@ -119,22 +119,22 @@ class Fault(enum.Enum):
     TXN_INDEX_MISMATCH = ("txn-index-mismatch", Severity.ERROR, _REINDEX)
     TXN_INDEX_MISSING_ENTRY = ("txn-index-missing-entry", Severity.ERROR, _ABORTED_VISIBLE)
     # -- producers and epochs
-    BAD_SNAPSHOT = ("bad-snapshot", Severity.WARNING, _SELF)
+    BAD_SNAPSHOT = ("bad-snapshot", Severity.WARNING, _BROKER_REPAIRS)
     SNAPSHOT_MISMATCH = ("snapshot-mismatch", Severity.ERROR, _REBUILD)
     SNAPSHOT_AHEAD = ("snapshot-ahead", Severity.WARNING, _COMPACTION)
     SNAPSHOT_EXPIRED = ("snapshot-expired", Severity.NOTE, _NOTHING)
-    STRAY_SNAPSHOT = ("stray-snapshot", Severity.NOTE, _SELF)
-    SNAPSHOT_PAST_END = ("snapshot-past-end", Severity.WARNING, _SELF)
+    STRAY_SNAPSHOT = ("stray-snapshot", Severity.NOTE, _BROKER_REPAIRS)
+    SNAPSHOT_PAST_END = ("snapshot-past-end", Severity.WARNING, _BROKER_REPAIRS)
     BAD_EPOCHS = ("bad-epochs", Severity.ERROR, _REBUILD)
     EPOCH_MISMATCH = ("epoch-mismatch", Severity.ERROR, _CORRECT_EPOCHS)
-    EPOCHS_PAST_END = ("epochs-past-end", Severity.WARNING, _SELF)
+    EPOCHS_PAST_END = ("epochs-past-end", Severity.WARNING, _BROKER_REPAIRS)
     MISSING_EPOCHS = ("missing-epochs", Severity.NOTE, _NOTHING)
     # -- files and directories
     NO_SEGMENT = ("no-segment", Severity.WARNING, _EMPTY_LOG)
     BAD_NAME = ("bad-name", Severity.ERROR, _MOVE)
-    ORPHAN_INDEX = ("orphan-index", Severity.WARNING, _SELF)
-    UNFINISHED_FILE = ("unfinished-file", Severity.NOTE, _SELF)
-    DELETED_FILE = ("deleted-file", Severity.NOTE, _SELF)
+    ORPHAN_INDEX = ("orphan-index", Severity.WARNING, _BROKER_REPAIRS)
+    UNFINISHED_FILE = ("unfinished-file", Severity.NOTE, _BROKER_REPAIRS)
+    DELETED_FILE = ("deleted-file", Severity.NOTE, _BROKER_REPAIRS)
     BAD_METADATA = ("bad-metadata", Severity.ERROR, _RESTORE_FILE)
     MISSING_METADATA = ("missing-metadata", Severity.NOTE, _OLD_BROKER)
     UNREADABLE = ("unreadable", Severity.ERROR, _BAD_DISK)
@@ -142,10 +142,10 @@ class Fault(enum.Enum):
     GONE = ("gone", Severity.NOTE, _REMOVED)
     # -- root files
     BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, _TREATED_AS_EMPTY)
-    CHECKPOINT_UNKNOWN_PARTITION = ("checkpoint-unknown-partition", Severity.NOTE, _SELF)
+    CHECKPOINT_UNKNOWN_PARTITION = ("checkpoint-unknown-partition", Severity.NOTE, _BROKER_REPAIRS)
     CHECKPOINT_PAST_END = ("checkpoint-past-end", Severity.ERROR, _LOST)
     LOG_START_PAST_END = ("log-start-past-end", Severity.ERROR, _CORRECT_START)
-    CHECKPOINT_STALE = ("checkpoint-stale", Severity.NOTE, _SELF)
+    CHECKPOINT_STALE = ("checkpoint-stale", Severity.NOTE, _BROKER_REPAIRS)
     MOVED_DIRECTORY = ("moved-directory", Severity.NOTE, _NOTHING)
 
     def __init__(self, code: str, severity: Severity, advice: str) -> None:
@@ -293,7 +293,7 @@ class Findings:
 
 
 def _advice_at(advice: str, path: str) -> str:
-    """With the directories of the file, as a shell takes them."""
+    """The advice with the directories of the file, quoted for a shell."""
     partition = dirname(path) or curdir
     return advice.replace("{partition}", shlex.quote(partition)).replace(
         "{log_dir}", shlex.quote(dirname(partition) or curdir)

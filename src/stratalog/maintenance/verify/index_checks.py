@@ -17,7 +17,7 @@ from stratalog.errors import CorruptError, StratalogError
 from stratalog.format import offset_index, time_index
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
-from stratalog.format.snapshot import NO_OFFSET
+from stratalog.format.producer_snapshot import NO_OFFSET
 from stratalog.format.txn_index import ENTRY_BYTES, AbortedTxn
 from stratalog.maintenance.verify.findings import Fault, Severity
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.producer_checks import LogEvidence, Marker
 
 SPARSE_BYTES: Final = 16 << 20
-"""So many bytes without an entry are worth a warning: a lookup reads half of them."""
+"""This many bytes without an entry are worth a warning: a lookup reads half of them on average."""
 
 
 class _Layout(NamedTuple):
@@ -177,7 +177,7 @@ class OffsetIndexCheck(_IndexCheck):
         ends: NDArray[np.int64] = np.where(at > 0, rows["last_offset"][at - 1], -1)
         return ends
 
-    def pass_over(self, start: int, end: int) -> None:
+    def skip_corrupt(self, start: int, end: int) -> None:
         """The log is corrupt here: entries that point into it cannot be checked."""
         is_inside = (self._sorted >= start) & (self._sorted < end)
         self._sorted = self._sorted[~is_inside]
@@ -266,7 +266,7 @@ class TimeIndexCheck(_IndexCheck):
                 what = f"timestamp {timestamp} at {offset}, but an earlier batch has {larger}"
             self.wrong(slot, Fault.INDEX_MISMATCH, what)
 
-    def pass_over(self, next_offset: int) -> None:
+    def skip_corrupt(self, next_offset: int) -> None:
         """Offsets below `next_offset` that were not seen are corrupt."""
         self._done = max(self._done, int(np.searchsorted(self._sorted, next_offset)))
 
@@ -317,11 +317,11 @@ def check_txn_index(
     `is_exact`: no batch was removed from the log, and the state before it is known. Otherwise a
     transaction may have begun earlier than the log shows.
 
-    The evidence is asked only if an entry or its marker is missing, or if it begins later than
-    expected. If the cleaner removed all data of a transaction, it wrote no entry either; and then
-    it removed the marker, so that a snapshot may list a transaction as open that ended before the
-    next one began. An entry whose marker is among missing offsets is right: nobody but the index
-    knows of it.
+    `evidence` is used only if an entry or its marker is missing, or if the transaction begins later
+    than expected. If the cleaner removed all data of a transaction, it wrote no entry either; and
+    then it removed the marker, so that a snapshot may list a transaction as open that ended before
+    the next one began. An entry whose marker is among missing offsets is right: nobody but the
+    index knows of it.
     """
     path = index.path
     entries = list(_entries(path, index.before, findings))

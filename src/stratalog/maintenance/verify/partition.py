@@ -16,11 +16,11 @@ from stratalog.format.names import (
     FileKind,
     FileState,
     TopicPartition,
-    parse_partition_dir,
     parse_partition_file,
 )
-from stratalog.format.snapshot import decode_snapshot
-from stratalog.log.listing import list_partition
+from stratalog.format.producer_snapshot import decode_snapshot
+from stratalog.log.partition_listing import list_partition
+from stratalog.log.partition_view import identity_of
 from stratalog.maintenance.verify.findings import (
     EXPLAINED_BY_COMPACTION,
     Fault,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
-    from stratalog.log.listing import Listing
+    from stratalog.log.partition_listing import Listing
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.maintenance.verify.segment import SegmentReport
 
@@ -91,7 +91,7 @@ def plan_partition(
     `recovery_point` is the checkpointed one if the last writer did not close the log.
     """
     findings = Findings()
-    topic_partition = _identity(path)
+    topic_partition, _ = identity_of(path)
     try:
         listing = list_partition(path)
         _check_names(path, findings)
@@ -116,17 +116,22 @@ def plan_partition(
     )
 
 
-def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -> PartitionReport:
+def combine_segment_reports(
+    plan: PartitionPlan, segments: Sequence[SegmentReport]
+) -> PartitionReport:
     """Combine the reports of the segments, in any order."""
     findings = Findings()
     in_order = sorted(segments, key=lambda segment: segment.base_offset)
     is_compacted = plan.is_compacted or any(segment.is_compacted for segment in in_order)
+    is_after_fault = False
     for before, after in pairwise(in_order):
         if before.is_unreadable:
             continue
-        is_compacted |= (
-            before.base_offset == before.next_offset
-        )  # only cleaners leave a sealed segment empty
+        # Only cleaners leave a sealed segment empty. The indexes of one that was truncated are not,
+        # and one with a wrong name makes the segment before it look faulty.
+        is_empty = before.base_offset == before.next_offset
+        is_compacted |= is_empty and not (before.is_faulty or is_after_fault)
+        is_after_fault = before.is_faulty
         if before.next_offset < after.base_offset:
             what = f"offsets {before.next_offset} to {after.base_offset - 1} are missing: "
             what += "the end of this segment, or a whole segment after it, is gone"
@@ -137,7 +142,7 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
         what = f"epoch {last.epoch} starts at offset {last.start_offset}, but the log ends at {end}"
         where = f"{plan.path}/{FileKind.LEADER_EPOCHS.value}"
         findings.add(Fault.EPOCHS_PAST_END, where, what)
-    found = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]
+    found = [*plan.findings, *_segment_findings(plan, in_order), *findings.close()]
     counts = VerifyCounts(partitions=1, files=plan.files)
     for segment in in_order:
         counts = counts.plus(segment.counts)
@@ -146,7 +151,7 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
     return PartitionReport(plan.path, plan.topic_partition, end, report)
 
 
-def _of_segments(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> Iterator[Finding]:
+def _segment_findings(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> Iterator[Finding]:
     recovered = len(in_order)
     if plan.recovery_point is not None:
         bases = [segment.base_offset for segment in in_order]
@@ -161,15 +166,6 @@ def _log_end(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> int | No
     if plan.is_unreadable or (in_order and in_order[-1].is_unreadable):
         return None
     return in_order[-1].next_offset if in_order else 0
-
-
-def _identity(path: Path) -> TopicPartition:
-    name = path.resolve().name
-    try:
-        directory = parse_partition_dir(name)
-    except InvalidNameError:
-        directory = None
-    return TopicPartition(name, -1) if directory is None else directory.topic_partition
 
 
 def _tasks(

@@ -21,7 +21,7 @@ from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT, BatchHeader, Entry
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.log_entry import records_of
-from stratalog.format.snapshot import NO_OFFSET, ProducerEntry, decode_snapshot
+from stratalog.format.producer_snapshot import NO_OFFSET, ProducerEntry, decode_snapshot
 from stratalog.log.producer_transitions import NO_COORDINATOR_EPOCH, SEQUENCES, ProducerReplay
 from stratalog.maintenance.verify.findings import Fault
 
@@ -125,7 +125,7 @@ class ProducerCheck:
             return
         sorted_rows = _ByProducer.of(batches)
         self._check_sequences(batches, sorted_rows)
-        for at in sorted_rows.turning_points():
+        for at in sorted_rows.boundary_rows():
             position = int(batches["position"][at])
             in_buf = position - chunk.position
             header = BatchHeader.unpack(chunk.buf, in_buf)
@@ -325,15 +325,15 @@ class _ByProducer(NamedTuple):
         return cls(order, producer[order], epoch, attributes, first, following)
 
     def with_sequence(self) -> _ByProducer:
-        """Only data batches with a sequence."""
+        """The same columns with only data batches that have a sequence."""
         is_data = (self.attributes & CONTROL_BIT == 0) & (self.first >= 0) & (self.producer >= 0)
         if is_data.all():
             return self
         return _ByProducer(*(column[is_data] for column in self))
 
-    def turning_points(self) -> list[int]:
-        """The rows that matter, in order: each control batch, and the first and last of every run
-        of one producer between these."""
+    def boundary_rows(self) -> list[int]:
+        """Each control batch, and the first and last batch of every run of one producer between
+        these, in order. Other rows do not affect the result."""
         is_control = self.attributes & CONTROL_BIT != 0
         breaks = is_control[1:] | is_control[:-1]
         for column in (self.producer, self.epoch, self.attributes & TRANSACTIONAL_BIT):

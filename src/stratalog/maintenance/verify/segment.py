@@ -23,9 +23,9 @@ from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import BatchTable, Stop, first_offsets, scan_batches
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import FileKind, FileState
-from stratalog.log.listing import list_partition
+from stratalog.log.aborted_transactions import has_data
+from stratalog.log.partition_listing import list_partition
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import has_data
 from stratalog.maintenance.verify.findings import Fault, Finding, Findings, Severity, VerifyCounts
 from stratalog.maintenance.verify.index_checks import (
     OffsetIndexCheck,
@@ -135,7 +135,7 @@ class MissingOffsets:
         self._ranges: list[NDArray[Any]] = []
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Batches that follow those before."""
+        """The next batches, in file order."""
         first, following = first_offsets(rows), rows["last_offset"] + 1
         expected = np.maximum.accumulate(np.concatenate(([self._next_offset], following)))
         is_after_gap = first > expected[:-1]
@@ -152,7 +152,7 @@ class MissingOffsets:
         return bool(self._ranges)
 
     def has_any(self, first_offset: int, next_offset: int) -> bool:
-        """Whether one of the offsets from the first to below the second is missing."""
+        """Whether any offset from `first_offset` up to (excluding) `next_offset` is missing."""
         return any(
             bool(((start < next_offset) & (end > first_offset)).any())
             for start, end in self._ranges
@@ -258,7 +258,7 @@ class SegmentScan:
         is_torn = is_tail and not reason and not is_whole and self._may_be_batch(batch)
         if not reason:
             reason = f"{end - position} bytes that are not a complete batch"
-        is_zero = is_tail and self._is_zero(position, end)
+        is_zero = is_tail and segment.file.is_zero(position, end)
         return CorruptRange(position, stop, reason, is_tail, is_torn, is_zero)
 
     def _may_be_batch(self, batch: Peek | None) -> bool:
@@ -266,16 +266,6 @@ class SegmentScan:
         if batch is None:
             return True
         return batch.is_plausible(self._segment.base_offset, batch.size_bytes)
-
-    def _is_zero(self, position: int, end: int) -> bool:
-        while position < end:
-            data = self._segment.file.read(position, min(CHUNK_BYTES, end - position))
-            if not data:
-                return True  # it shrank
-            if data.count(0) != len(data):
-                return False
-            position += len(data)
-        return True
 
 
 _FAULTS: Final = {
@@ -305,7 +295,7 @@ class VerifyTask:
     snapshot_before: Path | None = None
     """The producer snapshot at the base offset."""
     snapshots: tuple[tuple[int, Path], ...] = ()
-    """Those above the base offset, up to the next segment's, by offset."""
+    """Snapshots above the base offset and up to that of the next segment, by offset."""
     swapped: tuple[str, ...] = ()
     """Extensions of side files that still end in `.swap`: compaction was interrupted after it had
     renamed the log, and the next writer renames them."""
@@ -325,11 +315,21 @@ class SegmentReport(NamedTuple):
     is_unreadable: bool = False
     """It could not be read to its end, so its end is not known."""
 
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the log or an index of it is not as a broker or a cleaner leaves it."""
+        return any(
+            each.severity is Severity.ERROR
+            or (each.severity is Severity.WARNING and each.path == str(self.path))
+            for each in self.findings
+        )
+
 
 def verify_segment(
     task: VerifyTask, on_bytes: Callable[[int], None] | None = None
 ) -> SegmentReport:
-    """Verify one segment. `on_bytes` is called with bytes of the log as they are done."""
+    """Verify one segment. `on_bytes` is called with the size of each part of the log when it is
+    done."""
     return _SegmentCheck(task, on_bytes).run()
 
 
@@ -379,7 +379,7 @@ class _SegmentCheck:
         task = self._task
         self._load_indexes()
         self._aborted_before = self._read(FileKind.TXN_INDEX)
-        self._settle_size(self._segment.file.size_bytes)
+        self._choose_size(self._segment.file.size_bytes)
         self._producers = ProducerCheck(
             self._path,
             task.snapshot_before,
@@ -396,9 +396,10 @@ class _SegmentCheck:
         self._segment.check_unchanged()
         self._finish()
 
-    def _settle_size(self, size_bytes: int) -> None:
-        """How much to read. Since the directory was listed, a broker may have truncated the log, or
-        appended to it: then the indexes, which were read just now, are newer than the list."""
+    def _choose_size(self, size_bytes: int) -> None:
+        """Choose how much of the log to read. A broker may have truncated it or appended to it
+        since the directory was listed; then the indexes, which were read just now, are newer than
+        the list."""
         listed = self._task.size_bytes
         if size_bytes < listed:
             what = f"truncated from {listed} to {size_bytes} bytes since the directory was listed"
@@ -447,7 +448,7 @@ class _SegmentCheck:
             resumed = int(first_offsets(rows[:1])[0])
             self._order.skip_to(resumed)
             if self._time_index is not None:
-                self._time_index.pass_over(resumed)
+                self._time_index.skip_corrupt(resumed)
         self._check_statuses(chunk)
         self._check_offsets(rows)
         self._check_epochs(rows)
@@ -493,12 +494,14 @@ class _SegmentCheck:
             is_outside |= last >= task.next_base
         outside = np.flatnonzero(is_outside)
         for at in self._findings.take_listed(Fault.OFFSET_OUTSIDE_SEGMENT, self._path, outside):
-            until = "" if task.next_base is None else f" and below {task.next_base}"
+            highest = task.base_offset + RELATIVE_OFFSET_MAX
+            if task.next_base is not None:
+                highest = min(highest, task.next_base - 1)
             what = (
-                f"offsets {first[at]} to {last[at]} are outside the segment, whose offsets are "
-                f"{task.base_offset} or above"
+                f"offsets {first[at]} to {last[at]} are outside the segment, which can have "
+                f"offsets {task.base_offset} to {highest}"
             )
-            self._add(Fault.OFFSET_OUTSIDE_SEGMENT, what + until, int(rows["position"][at]))
+            self._add(Fault.OFFSET_OUTSIDE_SEGMENT, what, int(rows["position"][at]))
         inside = rows[~is_outside] if is_outside.any() else rows
         for step in self._order.add(inside):
             if isinstance(step, Disorder):
@@ -546,7 +549,7 @@ class _SegmentCheck:
             what = f"{size} bytes of zeros at the end"
         self._findings.add(fault, self._path, what, position=corrupt.position, severity=severity)
         if self._offset_index is not None and not corrupt.is_zero:
-            self._offset_index.pass_over(corrupt.position, corrupt.end)
+            self._offset_index.skip_corrupt(corrupt.position, corrupt.end)
         self._after_corruption = True
         if self._on_bytes is not None:
             self._on_bytes(size)
@@ -574,7 +577,7 @@ class _SegmentCheck:
             entries += self._offset_index.count
         if self._time_index is not None:
             if self._after_corruption:
-                self._time_index.pass_over(RELATIVE_OFFSET_MAX + self._task.base_offset + 1)
+                self._time_index.skip_corrupt(RELATIVE_OFFSET_MAX + self._task.base_offset + 1)
             self._time_index.finish(next_offset, is_closed=is_closed)
             entries += self._time_index.count
         if self._segment.size_bytes:

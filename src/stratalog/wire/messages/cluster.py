@@ -1,6 +1,6 @@
 """Messages of the protocol: the cluster: versions, topics, nodes, coordinators.
 
-`wire.tables` says how to read the table.
+`wire.message_tables` says how to read the table.
 """
 
 TABLE = """

@@ -1,6 +1,6 @@
 """Messages of the protocol: producer ids and transactions.
 
-`wire.tables` says how to read the table.
+`wire.message_tables` says how to read the table.
 """
 
 TABLE = """

@@ -6,16 +6,16 @@ read once, for the facts and for every config.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.format.names import RootFile
+from stratalog.format.times import current_time_ms
 from stratalog.log.partition_view import PartitionView
 from stratalog.storage.remote_path import location
 from stratalog.tuning.headers import HeaderCounter, HeaderScan
-from stratalog.tuning.simulation import LogFrame, Replay
+from stratalog.tuning.simulation import LogSummary, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ def survey(
     """
     clock = Clock()
     workers = workers or ThreadWorkers()
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = current_time_ms() if now_ms is None else now_ms
     tasks = []
     for path in map(location, partitions):
         with PartitionView(path) as view:
@@ -107,7 +107,7 @@ def survey_partition(task: SurveyTask) -> SurveyedPartition:
                 for replay in replays:
                     replay.add(rows)
             corrupt_bytes += scan.corrupt_bytes
-        frame = LogFrame(
+        frame = LogSummary(
             view.topic_partition,
             path,
             view.log_start_offset,

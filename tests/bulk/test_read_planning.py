@@ -8,13 +8,14 @@ import shutil
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stratalog.bulk import planning
+from stratalog.bulk import read_planning
 from stratalog.bulk.predicates import LONG_MAX, Condition, Interval, Predicate
-from stratalog.bulk.splits import Split
+from stratalog.bulk.read_planning import pin_ranges
+from stratalog.bulk.splits import OffsetRange, Split, segment_of
 from stratalog.errors import (
     ConfigError,
     DataLossError,
@@ -24,7 +25,7 @@ from stratalog.errors import (
 )
 from stratalog.format.times import format_time
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.options import plan_read
+from stratalog.spark.options import batch_read_options, plan_read
 from stratalog.storage.log_file import LocalFile
 from tests.bulk.options import reading
 from tests.bulk.reading import read_options, read_plan
@@ -36,7 +37,10 @@ from tests.opening import open_logs
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stratalog.bulk.splits import SegmentRange
     from stratalog.format.record import Record
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.storage.segment_view import SegmentView
 
 TIMED = ["multiseg", "ooo-createtime", "logappend-none", "roll-by-time", "v1-none", "v0-none"]
 over_timed = pytest.mark.parametrize("name", TIMED)
@@ -274,7 +278,7 @@ def test_each_partition_has_a_task_as_far_as_tasks_run_at_once(
         for number, count in enumerate((50, 1, 1)):
             for _ in range(count):
                 logs.append("t", b"x" * 100, partition=number)
-    plan = planning.plan_read(replace(reading(tmp_path), parallelism=parallelism))
+    plan = read_planning.plan_read(replace(reading(tmp_path), parallelism=parallelism))
     assert len(plan.splits) == tasks
     assert sum(part.offsets for split in plan.splits for part in split.ranges) == 52
     # Neighbours share a task, and the large partition has one to itself.
@@ -287,7 +291,7 @@ def test_a_task_of_many_partitions_has_its_share_of_bytes(tmp_path: Path) -> Non
         logs.create_topic("t", 20)
         for number in range(20):
             logs.append("t", b"x" * 1000, partition=number)
-    plan = planning.plan_read(replace(reading(tmp_path), parallelism=6))
+    plan = read_planning.plan_read(replace(reading(tmp_path), parallelism=6))
     assert [len(split.ranges) for split in plan.splits] == [4, 4, 3, 3, 3, 3]
 
 
@@ -295,8 +299,8 @@ def test_small_partitions_share_a_task_and_large_ones_are_cut(tmp_path: Path) ->
     for number in range(5):
         (tmp_path / f"t-{number}").symlink_to(GoldenCase("multiseg").partition_dir)
     # Fifty segments, each at 4 MiB to open.
-    assert len(planning.plan_read(reading(tmp_path)).splits) == 2
-    plan = planning.plan_read(reading(tmp_path, {"splitBytes": "20000"}))
+    assert len(read_planning.plan_read(reading(tmp_path)).splits) == 2
+    plan = read_planning.plan_read(reading(tmp_path, {"splitBytes": "20000"}))
     assert max(split.size_bytes for split in plan.splits) < 21_000
     assert sum(split.size_bytes for split in plan.splits) == plan.summary.bytes_read
 
@@ -318,6 +322,65 @@ def test_a_segment_that_was_replaced_is_read_by_offset(tmp_path: Path) -> None:
         shutil.copy(log, log.with_suffix(".new"))  # another file under the same name
         log.with_suffix(".new").rename(log)
     assert read_plan(plan) == {0: visible(GoldenCase("multiseg"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("splitBytes", "500"), ("minPartitions", "9"), ("maxRecordsPerPartition", "7")],
+)
+def test_a_partition_that_is_moved_before_it_is_divided(
+    name: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, dirs = _movable(tmp_path)
+    options[name] = limit
+    expected = read_options(options)[1]
+
+    def moved(view: PartitionView, part: SegmentRange) -> SegmentView:
+        _move(dirs)
+        return segment_of(view, part)
+
+    monkeypatch.setattr(read_planning, "segment_of", moved)
+    plan = plan_read(options)
+    assert not (dirs[0] / "t-0").exists()
+    assert read_plan(plan, paths=dirs) == expected
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_partition_that_is_moved_before_its_range_is_pinned(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, dirs = _movable(tmp_path)
+    options = batch_read_options({**given, "failOnDataLoss": fails})
+    expected = pin_ranges(options)
+    opened = read_planning.open_partitions
+
+    def moved(*arguments: Any) -> Any:
+        views = opened(*arguments)
+        _move(dirs)
+        return views
+
+    monkeypatch.setattr(read_planning, "open_partitions", moved)
+    assert pin_ranges(options) == expected
+    assert [pinned.offsets for pinned in expected] == [OffsetRange(0, 60)]
+
+
+def _movable(root: Path) -> tuple[dict[str, str], tuple[Path, Path]]:
+    """Options that read a topic of one partition, and the log directories. It is in the first."""
+    one, two = root / "one", root / "two"
+    with open_logs(one, log_index_interval_bytes=100, log_segment_bytes=3000) as logs:
+        for number in range(60):
+            logs.append("t", b"%060d" % number)
+    (two / "other-0").mkdir(parents=True)
+    (two / "other-0" / "00000000000000000000.log").touch()
+    return {"path": f"{one},{two}", "subscribe": "t"}, (one, two)
+
+
+def _move(dirs: tuple[Path, Path]) -> None:
+    """As a broker does it, if it has not done so yet."""
+    source, target = (path / "t-0" for path in dirs)
+    if source.exists():
+        shutil.copytree(source, target)
+        shutil.rmtree(source)
 
 
 def test_a_segment_that_was_deleted_is_lost_data(tmp_path: Path) -> None:
@@ -422,10 +485,12 @@ def test_what_is_no_log_directory(tmp_path: Path) -> None:
         plan_read({"path": str(tmp_path / "no"), "subscribe": "t"})
 
 
-def test_an_end_that_is_not_there_yet_may_be_waived() -> None:
+def test_an_end_that_is_not_there_yet_may_be_waived(caplog: pytest.LogCaptureFixture) -> None:
     end = {"endingOffsets": '{"multiseg":{"0":9999}}', "failOnDataLoss": "false"}
     _, found = read_options(_options("multiseg", **end))
     assert found == {0: visible(GoldenCase("multiseg"))}
+    (warning,) = caplog.messages
+    assert "lost: offsets 0 to 9999 of multiseg-0 were requested" in warning
 
 
 def test_a_start_in_the_future_may_be_waived() -> None:

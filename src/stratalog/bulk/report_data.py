@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stratalog.bulk.stats import measured_keys, sample_codecs, stats
-from stratalog.bulk.tune import amounts_of, survey
+from stratalog.bulk.survey import amounts_of, survey
 from stratalog.bulk.verify import verify
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers
 from stratalog.config import BrokerConfig
@@ -22,7 +22,7 @@ from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.maintenance.verify.findings import VerifyReport
 from stratalog.tuning.headers import HeaderFacts, sum_of_facts
-from stratalog.tuning.simulation import sum_of
+from stratalog.tuning.simulation import sum_of_logs
 from stratalog.tuning.topic import advise, workload_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.bulk.stats import PartitionStats
-    from stratalog.bulk.tune import SurveyedPartition
+    from stratalog.bulk.survey import SurveyedPartition
     from stratalog.bulk.workers import Workers
     from stratalog.partitions.settings import EffectiveConfig, SettingsFinder
     from stratalog.tuning.simulation import SimulatedTopic
@@ -145,38 +145,38 @@ def collect(
     phases = 2 if is_quick else len(PHASES)
     begin = on_phase or (lambda _number, _phases: None)
     begin(0, phases)
-    taker = _Taker(finder, now_ms)
+    collector = _FactsCollector(finder, now_ms)
     for path in partitions:
-        taker.take(path)
+        collector.add(path)
     begin(1, phases)
-    configs = {topic: [each.config] for topic, each in taker.settings.items()}
+    configs = {topic: [each.config] for topic, each in collector.settings.items()}
 
     def survey_of(found: Sequence[ReportedPartition]) -> list[SurveyedPartition]:
         paths = [each.path for each in found]
         surveyed = survey(paths, configs=configs, now_ms=now_ms, workers=workers)
         return list(surveyed.partitions)
 
-    headers = taker.run(survey_of, "headers were not read")
+    headers = collector.run(survey_of, "headers were not read")
     counted: list[PartitionStats] = []
     verified: VerifyReport | None = None
     if not is_quick:
         begin(2, phases)
-        counted = taker.run(lambda found: _stats_of(found, workers), "records were not counted")
+        counted = collector.run(lambda found: _stats_of(found, workers), "records were not counted")
         begin(3, phases)
         verified = VerifyReport.sum(
-            taker.run(lambda found: [_verified(found, workers)], "it was not verified")
+            collector.run(lambda found: [_verified(found, workers)], "it was not verified")
         )
-    topics = _topics(taker, headers, counted)
+    topics = _topics(collector, headers, counted)
     return ReportFacts(
         "report",
         *amounts_of(headers),
         clock.seconds,
         len(headers),
-        tuple(sorted({each.path.parent for each in taker.found})),
+        tuple(sorted({each.path.parent for each in collector.found})),
         now_ms,
         topics,
         verified,
-        tuple(taker.problems),
+        tuple(collector.problems),
     )
 
 
@@ -188,8 +188,8 @@ def _verified(found: Sequence[ReportedPartition], workers: Workers) -> VerifyRep
     return verify(partitions=[each.path for each in found], workers=workers).report
 
 
-class _Taker:
-    """Looks at partitions one by one. One that cannot be read does not stop the others."""
+class _FactsCollector:
+    """Collects facts of partitions one by one. One that cannot be read does not stop the others."""
 
     def __init__(self, finder: SettingsFinder, now_ms: int) -> None:
         self._finder = finder
@@ -198,7 +198,7 @@ class _Taker:
         self.found: list[ReportedPartition] = []
         self.problems: list[str] = []
 
-    def take(self, path: Path) -> None:
+    def add(self, path: Path) -> None:
         try:
             with PartitionView(path) as view:
                 topic = view.topic_partition.topic
@@ -211,7 +211,7 @@ class _Taker:
             self.problems.append(f"{path.name}: {error}")
 
     def run(self, job: Callable[[Sequence[ReportedPartition]], list[R]], problem: str) -> list[R]:
-        """A job over all partitions. If one of them ends it, they are done one by one."""
+        """Run a job on all partitions. If one of them makes it fail, run it on each by itself."""
         with suppress(StratalogError, OSError):
             return job(self.found)
         results: list[R] = []
@@ -278,16 +278,18 @@ def _open_transactions(view: PartitionView, now_ms: int) -> list[ReportedTransac
 
 
 def _topics(
-    taker: _Taker, surveyed: Sequence[SurveyedPartition], counted: Sequence[PartitionStats]
+    collector: _FactsCollector,
+    surveyed: Sequence[SurveyedPartition],
+    counted: Sequence[PartitionStats],
 ) -> tuple[ReportedTopic, ...]:
     """Partitions without headers are left out."""
     headers = {each.path: each for each in surveyed}
     by_place = {TopicPartition(each.topic, each.partition): each for each in counted}
     by_topic: dict[str, list[ReportedPartition]] = {}
-    for each in taker.found:
+    for each in collector.found:
         if str(each.path) in headers:
             by_topic.setdefault(each.topic_partition.topic, []).append(each)
-    segments = sum(each.segments for each in taker.found)
+    segments = sum(each.segments for each in collector.found)
     topics = []
     for topic, found in by_topic.items():
         partitions = tuple(
@@ -300,11 +302,11 @@ def _topics(
         )
         simulated = [headers[str(each.path)].simulated[0] for each in found]
         facts = sum_of_facts(each.headers for each in partitions)
-        measured = {"broker_partitions": len(taker.found), **_measured(partitions)}
-        settings = taker.settings[topic]
+        measured = {"broker_partitions": len(collector.found), **_measured(partitions)}
+        settings = collector.settings[topic]
         workload = workload_of(facts, len(partitions), settings.config, measured)
         advice = advise(topic, workload, settings.config, segments) if facts.batches else None
-        summed = sum_of(simulated) if facts.batches else None
+        summed = sum_of_logs(simulated) if facts.batches else None
         topics.append(ReportedTopic(topic, settings, partitions, facts, summed, advice))
     return tuple(sorted(topics, key=lambda each: (-each.size_bytes, each.topic)))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptSnapshotError, UnsupportedError
 from stratalog.format.batch import advance_sequence
-from stratalog.format.buffers import crc32c
+from stratalog.format.buffers import crc32c, pack_entry, unpack_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,16 +69,10 @@ class ProducerEntry(NamedTuple):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0) -> Self:
-        try:
-            return cls._make(_ENTRY.unpack_from(buf, at))
-        except struct.error:
-            raise CorruptSnapshotError("producer entry is truncated", position=at) from None
+        return cls._make(unpack_at(_ENTRY, buf, at, "producer entry", CorruptSnapshotError))
 
     def pack(self) -> bytes:
-        try:
-            return _ENTRY.pack(*self)
-        except struct.error as error:
-            raise CorruptSnapshotError(f"{self} does not fit an entry: {error}") from None
+        return pack_entry(_ENTRY, self, CorruptSnapshotError)
 
     @property
     def has_batch(self) -> bool:

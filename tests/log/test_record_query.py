@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.record_search import RecordQuery, matching_records
+from stratalog.log.record_query import RecordQuery, matching_records
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import directory_to_read, undamaged_cases
 from tests.looping import for_each

@@ -74,7 +74,7 @@ CONNECTOR_OPTIONS: Final[Mapping[str, Treatment]] = {
     "kafka.value.deserializer": _REFUSED,
     "kafka.value.serializer": _REFUSED,
 }
-"""All of them but `IGNORED_CLIENT_SETTINGS`."""
+"""All options of the connector but `IGNORED_CLIENT_SETTINGS`."""
 
 IGNORED_CLIENT_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "clients": (
@@ -141,7 +141,7 @@ IGNORED_CLIENT_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
         "transaction.two.phase.commit.enable",
     ),
 }
-"""Of Kafka's clients, without `kafka.`; `*` stands for anything."""
+"""Settings of Kafka's clients, without the prefix `kafka.`; `*` stands for anything."""
 
 _ADVICE: Final = {
     "kafka.auto.offset.reset": "use startingOffsets; the connector refuses it too",
@@ -186,7 +186,7 @@ def split_off_ignored(
 
 
 def _is_connector_option(lower: str) -> bool:
-    """Whether a read or a write with the connector takes it, and it is about Kafka's clients."""
+    """Whether the connector accepts the option, and passes it to Kafka's clients."""
     if lower in _PROPER:
         name = _PROPER[lower]
         return CONNECTOR_OPTIONS[name] in (_IGNORED, _REFUSED) or name.startswith("kafka.")

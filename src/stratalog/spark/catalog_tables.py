@@ -64,7 +64,8 @@ class QueryOptions:
 
 
 def read_options_of(given: Mapping[str, str], schema: StructType) -> QueryOptions:
-    """Those of the table with this schema, if no path is given; what is given goes before them."""
+    """The options of the table with this schema, if no path is given. The given options override
+    them."""
     stored = None if "path" in given else _stored(schema)
     if stored is None:
         return QueryOptions(given)
@@ -72,7 +73,7 @@ def read_options_of(given: Mapping[str, str], schema: StructType) -> QueryOption
 
 
 def write_options_of(given: Mapping[str, str], schema: StructType) -> QueryOptions:
-    """Those of the table with this schema, if none are given at all."""
+    """The options of the table with this schema, if no options are given at all."""
     stored = None if given else _stored(schema)
     if stored is None:
         return QueryOptions(given)

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.errors import CorruptBatchError
 from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.empty_logs import NotALog, OnlyZeros, why_no_batches
+from stratalog.maintenance.logs_without_batches import NotALog, OnlyZeros, no_batches_reason
 from tests.cli.command import inside, stratalog
 from tests.cli.test_follow import Following
 from tests.golden.cases import GoldenCase
@@ -35,7 +35,7 @@ JUNK = [
 
 def _found(path: Path) -> OnlyZeros | NotALog | None:
     with PartitionView(path) as view:
-        return why_no_batches(view)
+        return no_batches_reason(view)
 
 
 @pytest.mark.slow

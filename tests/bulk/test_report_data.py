@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk.report import PHASES, collect
+from stratalog.bulk.report_data import PHASES, collect
 from stratalog.config import BrokerConfig
 from stratalog.partitions.settings import SettingsFinder
 from tests.golden.cases import GOLDEN_DIR, GoldenCase

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stratalog.producing.producer import Producer
 
     RowNumber: TypeAlias = Callable[[int], int]
-    """From the index of a row in a batch to the number that errors call it."""
+    """Returns the number of a row, for error messages, from its index in a batch."""
 
 COLUMNS: Final = ("value", "key", "headers", "timestamp", "topic", "partition")
 PORTION_BYTES: Final = 8 << 20
@@ -148,7 +148,7 @@ _TYPES: Final = (
 
 
 def _normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With the columns that count, each in one of the types that kernels read."""
+    """The batch with only the columns that are written, each in a type that kernels read."""
     names = [name for name in COLUMNS if name in batch.schema.names]
     columns = [_converted(name, batch.column(name)) for name in names]
     return pa.RecordBatch.from_arrays(columns, names)
@@ -167,7 +167,7 @@ def _converted(name: str, column: pa.Array) -> pa.Array:
 
 
 def _wanted_type(name: str, kind: pa.DataType) -> pa.DataType | None:
-    """None: any."""
+    """The type to convert a column to; None: any type is right."""
     if name in ("key", "value"):
         return kind if kind in (pa.binary(), pa.string()) else pa.binary()
     if name == "topic":
@@ -180,7 +180,8 @@ def _wanted_type(name: str, kind: pa.DataType) -> pa.DataType | None:
 
 
 def _size_bytes(batch: pa.RecordBatch) -> int:
-    """About as large as it is once it is converted. Views and dictionaries share their bytes."""
+    """Estimated size after the conversion. Views and dictionaries share bytes, which are counted
+    for each row."""
     size = 0
     for name in COLUMNS:
         if name not in batch.schema.names:
@@ -199,8 +200,8 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
     return size
 
 
-class Portions:
-    """Batches of any size in, portions of about the same size out."""
+class RowPortions:
+    """Joins and divides batches of any size into portions of about the same size."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -208,7 +209,7 @@ class Portions:
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The portions that are complete with these rows."""
+        """Add rows, and return the portions that are complete now."""
         rows = batch.num_rows
         if not rows:
             return
@@ -221,10 +222,10 @@ class Portions:
             self._gathered.append(_normalized(part))
             self._bytes += size_bytes * part.num_rows // rows
             if self._bytes >= self._size_bytes:
-                yield from self.rest()
+                yield from self.remaining()
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """What was gathered since the last portion."""
+    def remaining(self) -> Iterator[pa.RecordBatch]:
+        """The rows that were added since the last portion."""
         batches, self._gathered, self._bytes = self._gathered, [], 0
         if batches:
             yield batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -236,7 +237,7 @@ class Portions:
 def rows_by_topic(
     batch: pa.RecordBatch, default: str | None, first_row: int = 0
 ) -> Iterator[tuple[str, pa.RecordBatch, RowNumber]]:
-    """The rows of each topic, in order; all of them if a `default` is given."""
+    """The rows of each topic, in order. With a `default`, all rows are of that topic."""
     if default is not None:
         yield default, batch, first_row.__add__
         return
@@ -281,7 +282,7 @@ def with_null_times(rows: pa.RecordBatch) -> pa.RecordBatch:
 def check_rows(
     rows: pa.RecordBatch, topic: str, rules: AppendRules, now_ms: int, number_of: RowNumber = int
 ) -> None:
-    """What a leader checks of each record."""
+    """Check each record as a leader does."""
     names = rows.schema.names
     if rules.is_compacted and ("key" not in names or rows.column("key").null_count):
         row = _first(rows.column("key").is_null()) if "key" in names else 0
@@ -393,17 +394,17 @@ class RowPartitioner:
         names = batch.schema.names
         partitions = np.full(batch.num_rows, UNASSIGNED, np.int32)
         if "partition" in names:
-            self._take_given(batch.column("partition"), partitions, number_of)
+            self._use_given(batch.column("partition"), partitions, number_of)
         left = batch.num_rows
         if "key" in names and not pa.types.is_null(batch.column("key").type):
             left = partition_keys(batch.column("key"), self._count, partitions)
         if left:
-            self._stick(batch, partitions)
+            self._choose_sticky(batch, partitions)
         if len(self._here) < self._count:
             self._check_here(partitions, number_of)
         return partitions
 
-    def _take_given(
+    def _use_given(
         self, column: pa.Array, partitions: NDArray[np.int32], number_of: RowNumber
     ) -> None:
         given = column.fill_null(UNASSIGNED).to_numpy(zero_copy_only=False)
@@ -417,13 +418,13 @@ class RowPartitioner:
             )
         partitions[:] = given
 
-    def _stick(self, batch: pa.RecordBatch, partitions: NDArray[np.int32]) -> None:
+    def _choose_sticky(self, batch: pa.RecordBatch, partitions: NDArray[np.int32]) -> None:
         """Rows without a key fill one partition up to the size of a batch, then another."""
         rows = np.flatnonzero(partitions == UNASSIGNED)
         if not len(rows):
             return
         sizes = _value_bytes(batch.column("value"))[rows] + _RECORD_OVERHEAD_BYTES
-        # The row that fills a turn up still belongs to it.
+        # The row that exceeds the limit still goes to the same partition.
         turns = (np.cumsum(sizes) - sizes + self._bytes) // self._sticky_bytes
         chosen = np.empty(int(turns[-1]) + 1, np.int32)
         for turn in range(len(chosen)):
@@ -433,7 +434,7 @@ class RowPartitioner:
         self._bytes = int(self._bytes + sizes.sum()) - int(turns[-1]) * self._sticky_bytes
 
     def _next(self, current: int | None) -> int:
-        """Any but the last one, if there is another."""
+        """A random partition other than `current`, if there is one."""
         others = [int(number) for number in self._here if number != current]
         return self._chooser.choice(others or [int(self._here[0])])
 
@@ -479,11 +480,11 @@ class ColumnWriter:
         rows were checked and encoded."""
         schema, batches = record_batches(data)
         check_columns(schema, self._topic)
-        portions = Portions(PORTION_BYTES)
+        portions = RowPortions(PORTION_BYTES)
         for batch in batches:
             for portion in portions.add(batch):
                 self._write_portion(portion)
-        for portion in portions.rest():
+        for portion in portions.remaining():
             self._write_portion(portion)
         return sorted(self._stored.values())
 

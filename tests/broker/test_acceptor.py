@@ -158,16 +158,18 @@ def _fetch(*, wait_ms: int, bytes_max: int = 1 << 20) -> dict[str, Any]:
 
 
 def test_memory_of_half_sent_requests_is_limited(tmp_path: Path) -> None:
-    config = {"queued.max.request.bytes": 4 << 20}
+    first, rest = struct.pack(">i", 50 << 20) + bytes(60_000), bytes(1 << 20)
+    config = {"queued.max.request.bytes": 8 << 20}
     with Broker(tmp_path, config=config) as broker, ExitStack() as stack:
-        clients = []
-        for _ in range(8):
-            client = stack.enter_context(RawClient(broker.bootstrap_servers))
-            client.socket.sendall(struct.pack(">i", 50 << 20) + bytes(1 << 20))
-            clients.append(client)
-        _wait_until(
-            lambda: broker._connections._held_bytes <= 4 << 20 and len(broker._connections) < 8
-        )
+        connections, sent_bytes = broker._connections, 0
+        clients = [stack.enter_context(RawClient(broker.bootstrap_servers)) for _ in range(8)]
+        for client in clients:
+            for part in (first, rest):
+                client.socket.sendall(part)
+                sent_bytes += len(part)
+                _wait_until(lambda: connections.traffic.received_bytes == sent_bytes)  # noqa: B023
+        _wait_until(lambda: connections._held_bytes <= 8 << 20)
+        assert 1 < len(connections) < 8
         assert clients[0].receive_frame() == b""  # the first to begin
         with RawClient(broker.bootstrap_servers) as other:
             assert _is_served(other)

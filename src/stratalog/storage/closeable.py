@@ -1,4 +1,4 @@
-"""What is closed when a `with` block ends."""
+"""Objects that a `with` statement closes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Closing(ABC):
+class Closeable(ABC):
     """Something with a `close`, to be used in a `with` statement."""
 
     def __enter__(self) -> Self:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cli.points import EARLIEST, LATEST, Point, parse_offset, parse_point
+from stratalog.cli.offset_spec import EARLIEST, LATEST, Point, parse_offset, parse_point
 from stratalog.format.times import InvalidTimeError
 from stratalog.partitions.view import open_partition
 from tests.golden.cases import GoldenCase

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import InvalidNameError
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import (
     FileKind,
     FileState,
     PartitionFile,
-    parse_partition_file,
+    known_partition_file,
     segment_file_name,
 )
 from stratalog.storage.log_file import LocalFile, LogFile
@@ -163,13 +162,5 @@ def _unlink(disk: Disk, paths: Iterable[Path]) -> bool:
 
 
 def _files(disk: Disk, path: Path) -> list[tuple[str, PartitionFile]]:
-    found = ((name, classify(name)) for name in sorted(disk.list_names(path)))
+    found = ((name, known_partition_file(name)) for name in sorted(disk.list_names(path)))
     return [(name, file) for name, file in found if file is not None]
-
-
-def classify(name: str) -> PartitionFile | None:
-    """The kind of a file in a partition directory, by its name; None for foreign files."""
-    try:
-        return parse_partition_file(name)
-    except InvalidNameError:
-        return None

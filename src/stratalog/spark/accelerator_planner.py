@@ -25,15 +25,15 @@ from pyspark.sql.worker.data_source_pushdown_filters import deserializeFilter
 from pyspark.sql.worker.utils import worker_run
 from pyspark.worker_util import pickleSer, read_command
 
-from stratalog.bulk.planning import PinnedRange, pin_ranges, plan_pinned
+from stratalog.bulk.read_planning import PinnedRange, pin_ranges, plan_pinned
 from stratalog.spark.failures import one_line_errors
-from stratalog.spark.filters import take_filters
+from stratalog.spark.filters import predicate_of
 from stratalog.spark.reader import (
     StratalogReader,
-    as_partitions,
-    described,
+    format_ranges,
+    input_partitions,
     read_split,
-    shown_ranges,
+    scan_description,
 )
 from stratalog.spark.schema import COLUMNS
 from stratalog.spark.workers import freeze_imported_modules
@@ -57,7 +57,7 @@ _OF_ROWS: Final = struct.Struct(
 )
 _NUMBER_BYTES: Final = {"partition": 4, "offset": 8, "timestamp": 8, "timestampType": 4}
 _TOPIC_BYTES: Final = 20
-"""Of an estimate: what Spark assumes for a short text."""
+"""Estimated size of a topic name: the default of Spark for a short text."""
 _NO_COLUMNS: Final = StructType([StructField("partition", COLUMNS["partition"])])
 """What is read where only the number of records matters: the column that costs least."""
 
@@ -77,7 +77,7 @@ class ColumnarPlan:
 
     @property
     def partitions(self) -> list[InputPartition]:
-        return as_partitions(self.plan.splits)
+        return input_partitions(self.plan.splits)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class ColumnarPlan:
             "shown": {
                 "Location": paths,
                 "Reads": str(summary),
-                "Offsets": shown_ranges(splits),
+                "Offsets": format_ranges(splits),
             },
         }
 
@@ -115,10 +115,10 @@ def plan_scan(
     reader = source.reader(schema)
     assert isinstance(reader, StratalogReader)
     options = reader.options
-    predicate, left = take_filters(filters)
+    predicate, left = predicate_of(filters)
     ranges = pin_ranges(options) if pinned is None else pinned
     plan = plan_pinned(ranges, options, predicate)
-    _log.info("%s", described(plan, options, f"pushed filters: {str(predicate) or 'none'}"))
+    _log.info("%s", scan_description(plan, options, f"pushed filters: {str(predicate) or 'none'}"))
     is_left = {id(each) for each in left}
     return ColumnarPlan(
         plan,

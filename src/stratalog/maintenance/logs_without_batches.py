@@ -2,7 +2,8 @@
 
 A log ends with its last complete batch, so a reader sees such a log as empty. Usually it is: the
 first batch is being written, or was when the broker died, or the file is preallocated. Any other
-bytes were never a Kafka log, or what is left of a corrupt one, and the reader must be told.
+bytes were never a Kafka log, or are the remains of a corrupt one, and must be reported to the
+reader.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _OFFSET_BYTES: Final = 8
 _OFFSETS_OF_SEGMENT: Final = 1 << 31
-_CHUNK_BYTES: Final = 1 << 20
 
 
 class OnlyZeros(NamedTuple):
@@ -35,7 +35,7 @@ class OnlyZeros(NamedTuple):
 
 
 class NotALog(NamedTuple):
-    """Bytes that no broker writes at the beginning of a log."""
+    """Reported for bytes that no broker writes at the beginning of a log."""
 
     segment: SegmentView
     reason: str
@@ -55,18 +55,18 @@ def _advice(segment: SegmentView) -> str:
     return f"for details run {command_line('verify', segment.path.parent)}"
 
 
-def why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
+def no_batches_reason(view: PartitionView) -> OnlyZeros | NotALog | None:
     """Why a log with bytes has no batch; None if it has one, or if that is normal."""
-    return view.retry_if_gone(lambda: _why_no_batches(view))
+    return view.retry_if_gone(lambda: _find_no_batches_reason(view))
 
 
-def _why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
+def _find_no_batches_reason(view: PartitionView) -> OnlyZeros | NotALog | None:
     segment = view.segments.last
     if view.size_bytes > segment.size_bytes or view.segments.end.position:
         return None  # corruption in earlier segments is found when they are read
     if not segment.size_bytes:
         return None
-    if _is_zero(segment):
+    if segment.file.is_zero(0, segment.size_bytes):
         return OnlyZeros(segment)
     first = segment.file.peek(0)
     if _may_be_torn(segment, first):
@@ -102,12 +102,4 @@ def _reason_at_start(segment: SegmentView) -> str:
         segment.load_batch(0)
     except CorruptError as error:
         return f"the first batch is corrupt: {error.reason}"
-    return "the first was written only now"  # a second look will find it
-
-
-def _is_zero(segment: SegmentView) -> bool:
-    for position in range(0, segment.size_bytes, _CHUNK_BYTES):
-        data = segment.file.read(position, min(_CHUNK_BYTES, segment.size_bytes - position))
-        if data.count(0) != len(data):
-            return False
-    return True
+    return "the first was written only now"  # a second read will find it

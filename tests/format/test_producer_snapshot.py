@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptSnapshotError, StratalogError, UnsupportedError
 from stratalog.format.buffers import crc32c
-from stratalog.format.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from stratalog.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 
 EMPTY = bytes.fromhex("000148674bc700000000")
 ONE = bytes.fromhex(

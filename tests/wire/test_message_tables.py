@@ -19,7 +19,7 @@ from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
 
 from stratalog.format.messages.schema import read_message, write_message
 from stratalog.wire.apis import SERVED, ApiKey, Versions
-from stratalog.wire.tables import messages_of
+from stratalog.wire.message_tables import messages_of
 from tests.effort import scaled
 
 if TYPE_CHECKING:

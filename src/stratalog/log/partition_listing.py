@@ -14,22 +14,21 @@ from typing import Final, NamedTuple
 
 from stratalog.errors import (
     AccessDeniedError,
-    InvalidNameError,
     PartitionGoneError,
     SegmentGoneError,
 )
-from stratalog.format.names import FileKind, FileState, PartitionFile, parse_partition_file
+from stratalog.format.names import FileKind, FileState, PartitionFile, known_partition_file
 from stratalog.storage.log_file import FileIdentity
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import SegmentView
 
 RETRIES_MAX: Final = 10
-"""A directory that changes more often than that while it is read is taken as it was last seen."""
+"""If a directory changes more often while it is read, its last listing is used."""
 
 
 class ListedFile(NamedTuple):
-    """One recognized file of a partition directory. Most are only counted, so their paths, which
-    take longer to build than names, are made on demand."""
+    """One recognized file of a partition directory. Most are only counted, so the path, which is
+    slower to build than the name, is built on demand."""
 
     directory: Path
     name: str
@@ -56,8 +55,8 @@ class Listing(NamedTuple):
 
 
 def list_partition(path: Path, *, age_max_s: float = 0.0) -> Listing:
-    """The directory at one moment, without names that Kafka would refuse. Of a store, a listing
-    that is no older than `age_max_s` will do."""
+    """The directory at one moment, without names that Kafka would refuse. In a store, a cached
+    listing that is no older than `age_max_s` is used."""
     for _ in range(RETRIES_MAX - 1):
         try:
             return _list_once(path, age_max_s)
@@ -110,7 +109,7 @@ def _scan_store(path: RemotePath, age_max_s: float) -> list[ListedFile]:
     return [
         ListedFile(path, name, file, FileIdentity(0, found.size_bytes, found.mtime_ns))
         for name, found in names.items()
-        if not found.is_dir and (file := _classify(name)) is not None
+        if not found.is_dir and (file := known_partition_file(name)) is not None
     ]
 
 
@@ -125,7 +124,9 @@ def _entries(path: Path) -> list[tuple[os.DirEntry[str], PartitionFile]]:
     try:
         with os.scandir(path) as entries:
             return [
-                (entry, file) for entry in entries if (file := _classify(entry.name)) is not None
+                (entry, file)
+                for entry in entries
+                if (file := known_partition_file(entry.name)) is not None
             ]
     except (FileNotFoundError, NotADirectoryError):
         raise PartitionGoneError(path) from None
@@ -145,13 +146,6 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
         return None
     except PermissionError:
         raise AccessDeniedError(Path(entry.path).parent) from None
-
-
-def _classify(name: str) -> PartitionFile | None:
-    try:
-        return parse_partition_file(name)
-    except InvalidNameError:
-        return None
 
 
 def _resolve_swaps(files: tuple[ListedFile, ...]) -> tuple[SegmentView, ...]:

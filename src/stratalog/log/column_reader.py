@@ -1,8 +1,9 @@
 """Reading a range of a log as Arrow columns: the fast twin of `reader.read_records`.
 
 The log is read in chunks of bounded size, each decoded by compiled kernels. No Python object is
-created per record, and per batch only if something is wrong with it. Importing this module loads
-the kernels, so it is imported when columns are first requested.
+created per record, and per batch only if something is wrong with it, or if it belongs to a
+transaction in a log with aborted ones. Importing this module loads the kernels, so it is imported
+when columns are first requested.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class ColumnReader:
         while position < part.end_position and not self._is_done:
             try:
                 chunk, table = self._load(part, position)
-                table = self._trusted(part, position, chunk, table)
+                table = self._before_first_bad(part, position, chunk, table)
                 yield from self._decode(part, position, chunk, table)
                 position += table.end
             except CorruptBatchError as error:
@@ -85,7 +86,8 @@ class ColumnReader:
         part.segment.check_unchanged()
 
     def _load(self, part: SegmentPart, position: int) -> tuple[memoryview, BatchTable]:
-        """A chunk that begins with at least one complete batch. Valid until the next one."""
+        """Read a chunk that begins with at least one complete batch. It is valid until the next
+        call."""
         file = part.segment.file
         left = part.end_position - position
         chunk = self._read(file, position, min(self._chunk_bytes, left))
@@ -110,34 +112,35 @@ class ColumnReader:
         return chunk, table
 
     def _read(self, file: LogFile, position: int, size_bytes: int) -> memoryview:
-        """Into memory that is used again: fresh pages cost as much as the reading."""
+        """Read into reused memory: new pages cost as much as reading."""
         if not size_bytes <= len(self._memory) <= max(size_bytes, self._chunk_bytes):
             self._memory = np.empty(size_bytes, np.uint8)
         memory = memoryview(self._memory)[:size_bytes]  # type: ignore[arg-type]
         return memory[: file.read_into(memory, position)]
 
-    def _trusted(
+    def _before_first_bad(
         self, part: SegmentPart, position: int, chunk: Buffer, table: BatchTable
     ) -> BatchTable:
-        """The batches before the first that is out of order, or corrupt and not decoded."""
-        table = self._within_range(table)
+        """The batches before the first bad one: it is out of order, or hidden and has a wrong CRC.
+        The decoder checks the CRCs of visible batches."""
+        table = self._up_to_range_end(table)
         rows = table.rows
         base, last = rows["base_offset"], rows["last_offset"]
         expected = np.concatenate(([self._expected_offset], last[:-1] + 1))
-        is_bad = (np.where(base < 0, last, base) < expected) | (last >= part.end_offset)
+        is_bad = (np.where(base < 0, last, base) < expected) | (last >= part.limit_offset)
         passed_over = ~self._visible(part, rows)
-        if passed_over.any():  # by their header, which must be right then
+        if passed_over.any():  # their headers hide them, so these must be valid
             is_bad[passed_over] |= ~check_crcs(chunk, table.select(passed_over))
         if not is_bad.any():
             return table
-        good = int(np.argmax(is_bad))
-        end = int(rows["position"][good])
-        if not good:
+        first_bad = int(np.argmax(is_bad))
+        end = int(rows["position"][first_bad])
+        if not first_bad:
             raise_for_batch(part, position + end, self._expected_offset)
-        return replace(table, rows=rows[:good], end=end)
+        return replace(table, rows=rows[:first_bad], end=end)
 
-    def _within_range(self, table: BatchTable) -> BatchTable:
-        """Without what follows the batch that reaches the end of the range."""
+    def _up_to_range_end(self, table: BatchTable) -> BatchTable:
+        """Drop the batches after the one that reaches the end of the range."""
         rows = table.rows
         reaches_end = rows["last_offset"] >= self._plan.end_offset - 1
         kept = int(np.argmax(reaches_end)) + 1 if reaches_end.any() else len(rows)
@@ -149,10 +152,10 @@ class ColumnReader:
         self, part: SegmentPart, position: int, chunk: Buffer, table: BatchTable
     ) -> Iterator[pa.RecordBatch]:
         rows = table.rows
-        wanted = self._within_limits(rows, self._visible(part, rows))
+        wanted = self._within_byte_limit(rows, self._visible(part, rows))
         try:
             for batch in self._decoder.decode(chunk, table.select(wanted)):
-                within = self._within_range_of(part, batch)
+                within = self._records_in_range(part, batch)
                 if within.num_rows:
                     yield within.select(self._columns)
                 if self._records_left <= 0:
@@ -168,7 +171,7 @@ class ColumnReader:
         self._is_done = is_past or is_spent or self._is_limited
 
     def _note(self, rows: NDArray[Any], wanted: NDArray[np.bool_]) -> None:
-        """These batches are done; the wanted ones were returned."""
+        """Count processed batches; the `wanted` ones were returned."""
         if len(rows):
             self._expected_offset = int(rows["last_offset"][-1]) + 1
         self._bytes_left -= int(rows["size_bytes"][wanted].sum())
@@ -190,7 +193,9 @@ class ColumnReader:
                 visible[row] = not covers(int(producer_id), int(base_offset))
         return visible
 
-    def _within_limits(self, rows: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _within_byte_limit(
+        self, rows: NDArray[Any], visible: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
         """Leave out what exceeds the limit on bytes, but never the first batch."""
         spent = np.cumsum(np.where(visible, rows["size_bytes"], 0), dtype=np.int64)
         exceeds = visible & (spent > self._bytes_left)
@@ -200,7 +205,7 @@ class ColumnReader:
         within: NDArray[np.bool_] = visible & (np.cumsum(exceeds) == 0)
         return within
 
-    def _within_range_of(self, part: SegmentPart, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _records_in_range(self, part: SegmentPart, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Only the records in the range, within the limit on records."""
         offsets = int64_numbers(batch.column("offset"))
         start, end = np.searchsorted(offsets, (part.start_offset, self._plan.end_offset))

@@ -16,7 +16,7 @@ from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.control import read_end_marker
 from stratalog.format.log_entry import records_of
 from stratalog.format.names import FileKind
-from stratalog.format.snapshot import decode_snapshot
+from stratalog.format.producer_snapshot import decode_snapshot
 from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted, read_entries
 from stratalog.log.producer_transitions import ProducerReplay
 from stratalog.storage.log_file import read_file
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.batch import BatchHeader
     from stratalog.format.control import EndMarker
-    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.producer_snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.segment_list import SegmentList, SegmentPart
     from stratalog.storage.segment_view import SegmentView
@@ -42,7 +42,7 @@ def replay_producers(
 ) -> ProducerReplay:
     """Producer state just below `end_offset`."""
     replay = _from_snapshot(snapshots, end_offset)
-    _feed(replay, segments, replay.start_offset, end_offset)
+    _replay_batches(replay, segments, replay.start_offset, end_offset)
     return replay
 
 
@@ -53,7 +53,7 @@ class ReplayedLog(NamedTuple):
     snapshots: Snapshots
     end_offset: int
     last_header: bytes
-    """Of the last batch; it has the batch's CRC."""
+    """The header of the last replayed batch, whose CRC identifies the batch."""
 
     def is_start_of(self, segments: SegmentList, snapshots: Snapshots) -> bool:
         """Whether the log still has all that was replayed: its last batch, unless it was truncated.
@@ -65,11 +65,11 @@ class ReplayedLog(NamedTuple):
 def replay_log(
     segments: SegmentList, snapshots: Snapshots, end_offset: int, earlier: ReplayedLog | None
 ) -> ReplayedLog:
-    """Producer state at the end of a log. If the log has grown since `earlier`, that is continued,
-    and of no use any more by itself."""
+    """Producer state at the end of a log. If the log has only grown since `earlier`, that replay is
+    continued in place: do not use it afterwards."""
     if earlier is not None and earlier.is_start_of(segments, snapshots):
         replay = earlier.replay
-        _feed(replay, segments, earlier.end_offset, end_offset)
+        _replay_batches(replay, segments, earlier.end_offset, end_offset)
     else:
         replay = replay_producers(segments, snapshots, end_offset)
     return ReplayedLog(replay, snapshots, end_offset, _header_before(segments, end_offset))
@@ -86,7 +86,7 @@ def _header_before(segments: SegmentList, end_offset: int) -> bytes:
     return part.segment.file.read(found.position, min(HEADER_BYTES, found.batch.size_bytes))
 
 
-def _feed(
+def _replay_batches(
     replay: ProducerReplay, segments: SegmentList, start_offset: int, end_offset: int
 ) -> None:
     for header, marker in producer_batches(segments, start_offset, end_offset):
@@ -131,8 +131,8 @@ class AbortedLookup:
     that is missing or corrupt, by the log. A truncated index, and that of the last segment, which
     may end before the log does, are supplemented from the log.
 
-    What an index lacks is looked up once for each segment view and then remembered there. If a
-    missing file should contain anything at all, there is a warning.
+    The entries that an index lacks are searched once for each segment view and cached there. A
+    missing file that should have entries is logged as a warning.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class AbortedLookup:
         found: list[AbortedTxn] = []
         for part in self._segments.parts_from(start_offset):
             data = _index_file_of(part.segment)
-            if data is None and self._is_past(part, end_offset):
+            if data is None and self._all_ended_before(part, end_offset):
                 break
             may_end_early = self._may_end_early(part, start_offset, end_offset)
             entries = self._entries_of(part, data, may_end_early=may_end_early)
@@ -176,7 +176,7 @@ class AbortedLookup:
         """The index files that are missing.
 
         Cheap for logs without transactions. Where no producer snapshot shows whether a segment has
-        any, only the first and the last batches are looked at before all headers are.
+        any, the first and the last batches are checked before all headers are read.
         """
         found = []
         for part in self._segments.parts_from(self._segments.bases[0]):
@@ -227,10 +227,10 @@ class AbortedLookup:
             part.next_base is None
             and tail is not None
             and tail.start_offset > max(base, start_offset)
-            and not self._is_past(part, end_offset)
+            and not self._all_ended_before(part, end_offset)
         )
 
-    def _is_past(self, part: SegmentPart, end_offset: int) -> bool:
+    def _all_ended_before(self, part: SegmentPart, end_offset: int) -> bool:
         """Whether the snapshot at the segment's start shows that no transaction that began below
         `end_offset` is still open."""
         base = part.segment.base_offset
@@ -246,7 +246,7 @@ class AbortedLookup:
             return ()
         is_known = segment.aborted_not_indexed is not None
         found = self._not_indexed(part)
-        # A live broker creates the file right after the first marker, so it is looked at again.
+        # A live broker creates the file right after the first marker, so check again.
         if found and not is_known and _index_file_of(segment) is None:
             _log.warning("%s", MissingIndex(_index_path(segment), found))
         return found
@@ -276,7 +276,7 @@ class AbortedLookup:
         """Whether a producer that has ever ended a transaction wrote in the segment, by the
         snapshots at its start and its end; None without a readable one at its end. An end that
         was not left by a clean shutdown has none."""
-        after = self._producers_at(part.end_offset)
+        after = self._producers_at(part.limit_offset)
         if after is None:
             return None
         ended = {pid: entry for pid, entry in after.items() if entry.coordinator_epoch >= 0}
@@ -298,12 +298,12 @@ class AbortedLookup:
 
     def _aborted_in(self, part: SegmentPart) -> list[AbortedTxn]:
         """The transactions whose ABORT marker is in the segment."""
-        base, end = part.segment.base_offset, part.end_offset
+        base, end = part.segment.base_offset, part.limit_offset
         if self._tail is not None and self._tail.start_offset <= base:
             replay = self._tail
         elif self._walked is not None and self._walked[1] == base:
             replay = self._walked[0]  # segments in order are walked once, with snapshots or not
-            _feed(replay, self._segments, base, end)
+            _replay_batches(replay, self._segments, base, end)
             self._walked = (replay, end)
         else:
             before = tuple(each for each in self._snapshots.items() if each[0] <= base)
@@ -313,7 +313,7 @@ class AbortedLookup:
 
 
 def _index_path(segment: SegmentView) -> Path:
-    return segment.sibling(FileKind.TXN_INDEX.value)
+    return segment.sibling(FileKind.TXN_INDEX)
 
 
 def _index_file_of(segment: SegmentView) -> bytes | None:
@@ -322,15 +322,16 @@ def _index_file_of(segment: SegmentView) -> bytes | None:
 
 
 def _looks_transactional(segment: SegmentView) -> bool:
-    """By its first batch and those after the last entry of its offset index."""
+    """Whether its first batch, or one after the last entry of its offset index, is
+    transactional."""
     last = segment.offset_index.last()
     ends = (islice(segment.walk_headers(), 1), segment.walk_headers(0 if last is None else last[2]))
     return any(header.has_producer and header.is_transactional for _, header in chain(*ends))
 
 
 def has_data(segments: SegmentList, producer_id: int, first_offset: int, end_offset: int) -> bool:
-    """Whether the log has a batch of the producer's data in [first, end). Of an aborted transaction
-    the cleaner removes all of them before its marker, and its entry with them."""
+    """Whether the log has a batch of the producer's data in [first, end). The cleaner removes all
+    data of an aborted transaction before its index entry and its marker."""
     batches = producer_batches(segments, first_offset, end_offset)
     return any(header.producer_id == producer_id and not header.is_control for header, _ in batches)
 

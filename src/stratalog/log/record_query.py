@@ -30,7 +30,7 @@ class RecordQuery:
     text: bytes | None = None
     """These bytes anywhere in the key, the value, or the name or value of a header."""
     ignores_case: bool = False
-    """Of `text`, which is UTF-8 then."""
+    """Whether to ignore the case of `text`, which must be UTF-8 then."""
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records that match."""

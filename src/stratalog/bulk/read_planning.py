@@ -11,7 +11,8 @@ import logging
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stratalog.bulk.options import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByTimestamp
 from stratalog.bulk.predicates import EVERYTHING, LONG_MAX
@@ -38,6 +39,7 @@ from stratalog.errors import (
     DataLossError,
     NoSegmentError,
     PartitionGoneError,
+    SegmentGoneError,
     SourceError,
     UnknownTopicOrPartitionError,
 )
@@ -59,13 +61,14 @@ if TYPE_CHECKING:
     from stratalog.log.reader import LogReader
 
 _log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def plan_read(options: ReadOptions, predicate: Predicate = EVERYTHING) -> SplitPlan:
     """The splits of a batch read, and a summary of what is pruned."""
     logs = LogDirsView(options.paths, options.remote)
-    partitions = subscribed(logs, options)
-    check_named(options, partitions)
+    partitions = subscribed_partitions(logs, options)
+    check_named_partitions(options, partitions)
     views = open_partitions(logs, partitions, options)
     return plan_ranges(
         views, lambda each, view: batch_range(each, view, options), options, predicate
@@ -83,13 +86,20 @@ class PinnedRange(NamedTuple):
 def pin_ranges(options: ReadOptions) -> tuple[PinnedRange, ...]:
     """What a batch read with these options reads if it begins now."""
     logs = LogDirsView(options.paths, options.remote)
-    partitions = subscribed(logs, options)
-    check_named(options, partitions)
+    partitions = subscribed_partitions(logs, options)
+    check_named_partitions(options, partitions)
     pinned = []
     for each, view in open_partitions(logs, partitions, options).items():
-        with view, deletion_is_loss(each, options):
-            pinned.append(PinnedRange(each, topic_id_of(view), batch_range(each, view, options)))
+        with deletion_is_loss(each, options):
+            pinned.append(retry_if_moved(view, options, partial(_pinned, each, options)))
     return tuple(pinned)
+
+
+def _pinned(
+    topic_partition: TopicPartition, options: ReadOptions, view: PartitionView
+) -> PinnedRange:
+    offsets = batch_range(topic_partition, view, options)
+    return PinnedRange(topic_partition, topic_id_of(view), offsets)
 
 
 def plan_pinned(
@@ -109,7 +119,7 @@ def plan_pinned(
         if before is not None and now is not None and before != now:
             report_loss(recreated(topic_partition.topic, before, now), fails_on_data_loss=fails)
             return OffsetRange(0, 0)
-        return held_range(topic_partition, view, offsets, options)
+        return available_range(topic_partition, view, offsets, options)
 
     views = open_partitions(logs, by_partition, options)
     return plan_ranges(views, range_of, options, predicate)
@@ -118,7 +128,7 @@ def plan_pinned(
 # -- partitions
 
 
-def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
+def subscribed_partitions(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
     """The partitions to read, in order. Raises if one that is named is missing."""
     wanted = options.subscription
     if wanted.assigned:
@@ -132,6 +142,12 @@ def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
     else:
         names = {name for name in logs.partition_numbers if not name.startswith("__")}
     return [found for found in logs.topic_partitions if found.topic in names]
+
+
+def existing_partitions(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
+    """The partitions that the options name and that exist."""
+    topics, assigned = options.subscription.topics, options.subscription.assigned
+    return [found for found in logs.topic_partitions if found.topic in topics or found in assigned]
 
 
 def _matching(logs: LogDirsView, pattern: str) -> set[str]:
@@ -167,6 +183,23 @@ def open_partitions(
     return views
 
 
+def retry_if_moved(
+    view: PartitionView, options: ReadOptions, operation: Callable[[PartitionView], T]
+) -> T:
+    """Return what `operation` returns. It is called again, with another view, if a broker has moved
+    the partition to another log directory since it was opened."""
+    try:
+        with view:
+            return operation(view)
+    except PartitionGoneError as gone:
+        try:
+            moved = LogDirsView(options.paths, options.remote).partition(*view.topic_partition)
+        except (UnknownTopicOrPartitionError, NoSegmentError):
+            raise gone from None
+        with moved:
+            return operation(moved)
+
+
 def topic_id_of(partition: PartitionView | Path) -> uuid.UUID | None:
     """Topic id of a view or a directory, from `partition.metadata`. None if there is no such file
     (Kafka before 2.8, copies of logs) or it cannot be read: then ids are not compared."""
@@ -188,7 +221,8 @@ def topic_id_of(partition: PartitionView | Path) -> uuid.UUID | None:
 
 @contextmanager
 def deletion_is_loss(topic_partition: TopicPartition, options: ReadOptions) -> Iterator[None]:
-    """A partition that is deleted meanwhile is lost data, or is skipped with a warning."""
+    """Report a partition that is deleted in this block as lost data: raise DataLossError, or log a
+    warning."""
     try:
         yield
     except PartitionGoneError as error:
@@ -224,12 +258,12 @@ def recreated(topic: str, before: uuid.UUID, now: uuid.UUID) -> str:
 
 
 def visible_end(view: LogReader, isolation: IsolationLevel) -> int:
-    """Where a reader of this isolation level has to stop."""
+    """The first offset that a reader of this isolation level cannot see."""
     is_committed = isolation is IsolationLevel.READ_COMMITTED
     return view.last_stable_offset if is_committed else view.high_watermark
 
 
-def check_named(options: ReadOptions, partitions: Collection[TopicPartition]) -> None:
+def check_named_partitions(options: ReadOptions, partitions: Collection[TopicPartition]) -> None:
     """Offsets by partition must name all partitions that are read, and no other."""
     for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         is_by_time = isinstance(bound, ByTimestamp)
@@ -264,28 +298,33 @@ def batch_range(
         raise SourceError(
             f"{topic_partition}: the starting offset {start} is beyond the ending offset {end}"
         )
-    if options.fail_on_data_loss and (start < first or end > last):
-        raise data_loss(
-            f"offsets {start} to {end} of {topic_partition} requested, but the log has {first} to "
-            f"{last}"
-        )
-    return OffsetRange(max(start, first), min(end, last))
+    return _available_part(
+        topic_partition, OffsetRange(start, end), OffsetRange(first, last), options
+    )
 
 
-def held_range(
+def available_range(
     topic_partition: TopicPartition, view: LogReader, wanted: OffsetRange, options: ReadOptions
 ) -> OffsetRange:
-    """The range, if the log has all of it; else what is left of it, or DataLossError."""
+    """The range if the log has all of it. Otherwise the part that the log has, or DataLossError."""
     if wanted.is_empty:
         return wanted
-    first, last = view.log_start_offset, view.log_end_offset
-    if options.fail_on_data_loss and (wanted.start < first or wanted.end > last):
-        raise data_loss(
+    held = OffsetRange(view.log_start_offset, view.log_end_offset)
+    return _available_part(topic_partition, wanted, held, options)
+
+
+def _available_part(
+    topic_partition: TopicPartition, wanted: OffsetRange, held: OffsetRange, options: ReadOptions
+) -> OffsetRange:
+    """The part of a range that the log has. The other part is reported as lost."""
+    if wanted.start < held.start or wanted.end > held.end:
+        report_loss(
             f"offsets {wanted.start} to {wanted.end} of {topic_partition} were requested, but the "
-            f"log has {first} to {last}"
+            f"log has {held.start} to {held.end}",
+            fails_on_data_loss=options.fail_on_data_loss,
         )
-    start = max(wanted.start, first)
-    return OffsetRange(start, max(start, min(wanted.end, last)))
+    start, end = (min(max(bound, held.start), held.end) for bound in wanted)
+    return OffsetRange(start, end)
 
 
 def starting_offset(
@@ -319,13 +358,13 @@ def ending_offset(
     return _plain_offset(bound, topic_partition, view.log_start_offset, end)
 
 
-def _plain_offset(bound: OffsetBound, at: TopicPartition, start: int, end: int) -> int:
+def _plain_offset(bound: OffsetBound, tp: TopicPartition, start: int, end: int) -> int:
     if bound == EARLIEST:
         return start
     if bound == LATEST:
         return end
     assert isinstance(bound, tuple)
-    offset = dict(bound)[at]
+    offset = dict(bound)[tp]
     return {EARLIEST_OFFSET: start, LATEST_OFFSET: end}.get(offset, offset)
 
 
@@ -338,7 +377,7 @@ def _timestamp(bound: ByTimestamp, topic_partition: TopicPartition) -> int:
 
 @dataclass
 class _PartitionPlan:
-    """What is wanted of one partition."""
+    """The ranges to read of one partition."""
 
     topic_partition: TopicPartition
     view: PartitionView
@@ -351,7 +390,7 @@ class _PartitionPlan:
 
     @property
     def offsets(self) -> int:
-        """In a compacted log more than there are records."""
+        """The number of offsets, in a compacted log more than there are records."""
         return sum(part.offsets for part in self.ranges)
 
 
@@ -361,15 +400,13 @@ def plan_ranges(
     options: ReadOptions,
     predicate: Predicate = EVERYTHING,
 ) -> SplitPlan:
-    """The splits that read these ranges. Closes the views."""
+    """The splits that read these ranges. All views are closed afterwards."""
     found: list[_PartitionPlan] = []
     for topic_partition, view in views.items():
         with view, deletion_is_loss(topic_partition, options):
             if predicate.admits(*topic_partition):
-                wanted = range_of(topic_partition, view)
-                if wanted.end >= view.log_end_offset and not options.skips_corruption:
-                    view.check_end()
-                found.append(_plan_partition(topic_partition, view, wanted, options, predicate))
+                plan = partial(_plan_partition, topic_partition, range_of, options, predicate)
+                found.append(retry_if_moved(view, options, plan))
     splits = _splits(found, options)
     read = [partition for partition in found if partition.ranges]
     summary = PlanSummary(
@@ -387,13 +424,17 @@ def plan_ranges(
 
 def _plan_partition(
     topic_partition: TopicPartition,
-    view: PartitionView,
-    wanted: OffsetRange,
+    range_of: Callable[[TopicPartition, PartitionView], OffsetRange],
     options: ReadOptions,
     predicate: Predicate,
+    view: PartitionView,
 ) -> _PartitionPlan:
-    def look() -> _PartitionPlan:
-        narrowed = _narrowed(view, wanted, options, predicate)
+    wanted = range_of(topic_partition, view)
+    if wanted.end >= view.log_end_offset and not options.skips_corruption:
+        view.check_end()
+
+    def plan_segments() -> _PartitionPlan:
+        narrowed = _prune_offsets(view, wanted, options, predicate)
         place = PartitionRef(view.path, topic_partition, topic_id_of(view))
         ranges = segment_ranges(view, place, narrowed, time_min_ms=predicate.time_min_ms)
         aborted: list[AbortedTxn] = []
@@ -401,13 +442,13 @@ def _plan_partition(
             aborted = view.aborted_transactions(narrowed.start, narrowed.end)
         return _PartitionPlan(topic_partition, view, ranges, aborted)
 
-    return view.retry_if_gone(look)
+    return view.retry_if_gone(plan_segments)
 
 
-def _narrowed(
+def _prune_offsets(
     view: PartitionView, wanted: OffsetRange, options: ReadOptions, predicate: Predicate
 ) -> OffsetRange:
-    """The range without offsets at its ends of which no record can qualify."""
+    """The range without offsets at both ends whose records cannot match the predicate."""
     start = max(wanted.start, predicate.offsets.low)
     end = min(wanted.end, predicate.offsets.high + 1)
     if start < end and predicate.time_min_ms > 0:
@@ -415,7 +456,7 @@ def _narrowed(
         start = end if first is None else max(start, first.offset)
     disorder = options.timestamp_disorder_ms
     if start < end and disorder is not None and predicate.time_max_ms < LONG_MAX // 1000:
-        # After a record that is that much newer, nothing more is wanted.
+        # After a record that is newer by this much, no record matches.
         beyond = view.find_time(max(0, predicate.time_max_ms + 1 + disorder), is_exact=True)
         end = end if beyond is None else min(end, beyond.offset)
     return OffsetRange(start, max(start, end))
@@ -441,7 +482,21 @@ def _splits(partitions: list[_PartitionPlan], options: ReadOptions) -> list[Spli
 
 
 def _divided(partition: _PartitionPlan, count: int, options: ReadOptions) -> Iterator[SegmentRange]:
-    """The ranges of one partition: none larger than a split, and at least `count` of them."""
+    """The ranges of one partition: none larger than a split, and at least `count` of them.
+
+    If a broker has moved the partition since they were planned, or compacted it, they stay as they
+    are: tasks look for them again, by offset.
+    """
+    try:
+        ranges = _divided_by_size(partition, count, options)
+    except SegmentGoneError:
+        ranges = partition.ranges
+    return (each.with_aborted(partition.aborted) for each in ranges)
+
+
+def _divided_by_size(
+    partition: _PartitionPlan, count: int, options: ReadOptions
+) -> list[SegmentRange]:
     view = partition.view
     target = min(options.split_bytes, max(1, -(-partition.size_bytes // count)))
     ranges = [
@@ -452,9 +507,14 @@ def _divided(partition: _PartitionPlan, count: int, options: ReadOptions) -> Ite
     if len(ranges) < count:
         ranges = list(divide_evenly(view, ranges, count))
     records_max = options.max_records_per_partition
-    for part in ranges:
-        if records_max is None or part.offsets <= records_max:
-            yield part.with_aborted(partition.aborted)
-            continue
-        for smaller in divide_by_offsets(segment_of(view, part), part, records_max):
-            yield smaller.with_aborted(partition.aborted)
+    if records_max is None:
+        return ranges
+    return [
+        smaller
+        for part in ranges
+        for smaller in (
+            [part]
+            if part.offsets <= records_max
+            else divide_by_offsets(segment_of(view, part), part, records_max)
+        )
+    ]

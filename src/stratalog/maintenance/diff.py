@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from stratalog.errors import CorruptError, StratalogError
+from stratalog.errors import CorruptError
 from stratalog.format.checkpoint import decode_leader_epochs
-from stratalog.format.names import FileKind, FileState, parse_partition_file
+from stratalog.format.names import FileKind, FileState, known_partition_file
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.repair.lineage import divergence
 from stratalog.maintenance.repair.valid_batches import CorruptBytes, joined, scan_partition
@@ -118,7 +118,7 @@ def compare_partitions(a: Path, b: Path) -> PartitionDiff:
 
 
 def _corrupt(scan: Sequence[ScannedSegment]) -> tuple[CorruptBytes, ...]:
-    """With batches that are valid but for what no CRC covers."""
+    """The corrupt ranges, and batches of which only fields outside the CRC are wrong."""
     found = [each for segment in scan for each in segment.corrupt]
     for segment in scan:
         for batch in segment.corrected:
@@ -241,10 +241,7 @@ def _differing_files(a: Path, b: Path) -> Iterator[FileDifference]:
 def _names(directory: Path) -> dict[str, FileKind]:
     found = {}
     for path in directory.iterdir():
-        try:
-            file = parse_partition_file(path.name)
-        except StratalogError:
-            continue
+        file = known_partition_file(path.name)
         if file is not None and file.state is FileState.LIVE and path.is_file():
             found[path.name] = file.kind
     return found
