@@ -7,10 +7,12 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import java_gateway
 
+from stratalog.spark import session
 from tests.cli.command import COMMAND
 
 if TYPE_CHECKING:
@@ -62,6 +64,23 @@ def test_while_spark_starts(tmp_path: Path) -> None:
     said = interrupted(*args, when=lambda: bool(running(mark)), mark=mark)
     assert said == [INTERRUPTED]
     assert not logs.exists()
+
+
+def test_between_the_start_of_the_jvm_and_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class InterruptedPopen(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", InterruptedPopen)
+    jvm = session._Jvm()
+    with pytest.raises(KeyboardInterrupt), jvm.being_started():
+        java_gateway.Popen(["sleep", "60"])  # type: ignore[attr-defined]  # as PySpark does
+    jvm.end()
+    assert [process.poll() for process in started] == [-signal.SIGTERM]
 
 
 def test_while_workers_read(tmp_path: Path) -> None:

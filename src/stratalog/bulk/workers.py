@@ -189,6 +189,23 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 @contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C in this block takes effect at its end, for what must not be left half done."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    deferred: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *interrupt: deferred.append(interrupt))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if deferred:
+            before(*deferred[0])
+
+
+@contextmanager
 def interrupted_once() -> Iterator[None]:
     """The first Ctrl-C ends the block; later ones are ignored, so that it can clean up.
 

@@ -32,6 +32,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from stratalog.bulk.workers import interrupts_deferred
 from stratalog.errors import ConfigError, SparkStartError
 from stratalog.spark.accelerator import with_accelerator
 from stratalog.spark.failures import plain_line
@@ -133,15 +134,19 @@ def open_session(
                 "master",
                 f"{master!r} is not a Spark master; use local[*], spark://HOST:PORT, yarn or k8s://…",
             )
-        with home_without_archive(master, given):
-            session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
         try:
-            with jvm.ended_by_interrupts(session):
-                yield session
-        finally:
-            if not jvm.is_ended:
-                with suppress(Exception):  # the work is done, or has failed with its own error
-                    session.stop()
+            with home_without_archive(master, given):
+                session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
+            try:
+                with jvm.ended_by_interrupts(session):
+                    yield session
+            finally:
+                if not jvm.is_ended:
+                    with suppress(Exception):  # the work is done, or has failed with its own error
+                        session.stop()
+        except KeyboardInterrupt:  # at any moment, also between the blocks above
+            jvm.end()
+            raise
 
 
 def _shown(master: str, conf: Mapping[str, str]) -> str:
@@ -188,9 +193,6 @@ def _start(builder: Any, where: str, log: IO[bytes], jvm: _Jvm) -> SparkSession:
                 session: SparkSession = builder.getOrCreate()
         except Exception as error:
             reason = _reason(error, log)
-        except KeyboardInterrupt:
-            jvm.end()
-            raise
         else:
             return session
         jvm.end()
@@ -211,7 +213,8 @@ class _Jvm:
         gateways: Any = import_module("pyspark.java_gateway")
 
         def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
-            self._process = subprocess.Popen(*args, **options, process_group=0)
+            with interrupts_deferred():  # else it could be running, and unknown here
+                self._process = subprocess.Popen(*args, **options, process_group=0)
             return self._process
 
         gateways.Popen = popen
@@ -250,7 +253,7 @@ class _Jvm:
 
     def end(self) -> None:
         """End it and wait until it has exited. Its Python workers exit with it."""
-        process, self.is_ended = self._process, True
+        process, self._process, self.is_ended = self._process, None, True
         if process is None:
             return
         for number, patience_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, None)):
