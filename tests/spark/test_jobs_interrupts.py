@@ -44,15 +44,15 @@ def interrupted(*args: str | Path, when: Callable[[], bool], mark: Path) -> list
     return said
 
 
-def running(mark: Path) -> list[int]:
-    """The JVMs, and what starts them, with `mark` on their command line."""
+def running(mark: Path, program: str = "org.apache.spark") -> list[int]:
+    """The processes of a program, and what starts them, with `mark` on their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
         except OSError:
             continue
-        if str(mark).encode() in words and b"org.apache.spark" in words:
+        if str(mark).encode() in words and program.encode() in words:
             found.append(int(path.parent.name))
     return found
 
@@ -81,6 +81,22 @@ def test_between_the_start_of_the_jvm_and_its_registration(monkeypatch: pytest.M
         java_gateway.Popen(["sleep", "60"])  # type: ignore[attr-defined]  # as PySpark does
     jvm.end()
     assert [process.poll() for process in started] == [-signal.SIGTERM]
+
+
+def test_the_end_of_the_jvm_waits_for_what_its_script_has_started(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    slow = f"trap 'sleep 0.3; exit' TERM; touch {mark}; sleep 9 & wait"
+    jvm = session._Jvm()
+    with jvm.being_started():
+        process = java_gateway.Popen(  # type: ignore[attr-defined]
+            ["bash", "-c", f'bash -c "{slow}" & wait']
+        )
+    while not mark.exists():
+        time.sleep(0.01)
+    assert len(running(mark, "bash")) == 2
+    jvm.end()
+    assert process.returncode == -signal.SIGTERM
+    assert not running(mark, "bash")
 
 
 def test_while_workers_read(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -108,6 +109,8 @@ SOCKETS_DIR_MAX: Final = 60
 """Characters: the path of a Unix domain socket has at most 107, of which Spark's name takes 43."""
 _END_S: Final = 5.0
 """For a JVM to remove its temporary files."""
+_GROUP_END_S: Final = 1.0
+"""Longer is useless: if nobody reaps them, exited processes stay in their group."""
 _LOGGED: Final = re.compile(
     r"^[0-9/]+ [0-9:]+ ERROR \w+: (?!Error initializing SparkContext)(.+)$", re.MULTILINE
 )
@@ -252,19 +255,35 @@ class _Jvm:
             signal.signal(signal.SIGINT, before)
 
     def end(self) -> None:
-        """End it and wait until it has exited. Its Python workers exit with it."""
+        """End it, and wait until it has exited. Its Python workers exit with it."""
         process, self._process, self.is_ended = self._process, None, True
         if process is None:
             return
-        for number, patience_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, None)):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(patience_s)
+            if _exits(process):
                 break
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
+
+
+def _exits(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for a process, and for the others of its group: Spark's script starts a JVM of its own
+    to find out how to start Spark."""
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    deadline = time.monotonic() + _GROUP_END_S
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 @contextmanager
