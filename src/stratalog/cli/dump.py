@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     option,
     repeatable,
     time_of,
+    time_option,
     topics_option,
     with_groups,
 )
@@ -57,7 +58,6 @@ from stratalog.dump.log_contents import (
 )
 from stratalog.dump.problems import DumpReport
 from stratalog.errors import UnsupportedError
-from stratalog.format.times import TIME_HELP
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class FilterOptions(NamedTuple):
     ] = None
     from_time: Annotated[
         str | None,
-        option("--from-time", "TIME", f"Only records at or after this time: {TIME_HELP}."),
+        time_option("--from-time", "Only records at or after this time"),
     ] = None
     to_time: Annotated[
         str | None, option("--to-time", "TIME", "Only records before this time.")
@@ -168,8 +168,18 @@ class FilterOptions(NamedTuple):
 
 
 DeepIterationOption = Annotated[bool, flag("--deep-iteration", "Print records, not only batches.")]
+PrintDataLogOption = Annotated[
+    bool, flag("--print-data-log", "Also print keys and values. Implied by the decoder options.")
+]
 VerifyIndexOnlyOption = Annotated[
     bool, flag("--verify-index-only", "Check indexes without printing them.")
+]
+IndexSanityCheckOption = Annotated[
+    bool, flag("--index-sanity-check", "Only run the quick check that a broker runs at startup.")
+]
+SkipRecordMetadataOption = Annotated[
+    bool,
+    flag("--skip-record-metadata", "Print records without offsets, timestamps and other metadata."),
 ]
 
 
@@ -209,22 +219,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     deep_iteration: DeepIterationOption = False,
-    print_data_log: Annotated[
-        bool,
-        flag("--print-data-log", "Also print keys and values. Implied by the decoder options."),
-    ] = False,
+    print_data_log: PrintDataLogOption = False,
     verify_index_only: VerifyIndexOnlyOption = False,
-    index_sanity_check: Annotated[
-        bool,
-        flag("--index-sanity-check", "Only run the quick check that a broker runs at startup."),
-    ] = False,
-    skip_record_metadata: Annotated[
-        bool,
-        flag(
-            "--skip-record-metadata",
-            "Print records without offsets, timestamps and other metadata.",
-        ),
-    ] = False,
+    index_sanity_check: IndexSanityCheckOption = False,
+    skip_record_metadata: SkipRecordMetadataOption = False,
     max_bytes: Annotated[
         int,
         option("--max-bytes", "BYTES", "Read at most this many bytes of each log.", least=0),
