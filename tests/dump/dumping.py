@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.dump.decoders import ClusterMetadataDecoder, OffsetsDecoder, TransactionLogDecoder
 from stratalog.dump.files import absolute_path
-from stratalog.dump.log_contents import DumpOptions
+from stratalog.dump.log_contents import DumpOptions, IndexChecks
 from stratalog.dump.problems import DumpReport
 from stratalog.dump.text import dump_text
 
@@ -20,7 +20,7 @@ OPTIONS = {
     "deep": DumpOptions(deep_iteration=True),
     "data": DumpOptions(deep_iteration=True, print_data=True),
     "plain": DumpOptions(),
-    "sanity": DumpOptions(index_sanity_check=True),
+    "sanity": DumpOptions(index_checks=IndexChecks(sanity_only=True)),
     "offsets": DumpOptions(print_data=True, decoder=OffsetsDecoder()),
     "txnlog": DumpOptions(print_data=True, decoder=TransactionLogDecoder()),
     "metadata": DumpOptions(print_data=True, decoder=ClusterMetadataDecoder()),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.dump import files as log_headers
-from stratalog.dump.log_contents import DumpOptions, Filters
+from stratalog.dump.log_contents import DumpOptions, Filters, IndexChecks
 from stratalog.format.producer_snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.record import Record, encode_batch
 from tests.dump.dumping import OPTIONS, dump
@@ -56,7 +56,7 @@ def test_offset_index(segment: Path) -> None:
         f"offset: 109 position: {4 * SIZE}",
     ]
     assert found.findings == (f"Mismatches in :{index}\n  Index offset: 106, log offset: 107\n")
-    quiet = dump([index], DumpOptions(verify_index_only=True))
+    quiet = dump([index], DumpOptions(index_checks=IndexChecks(verify_only=True)))
     assert quiet.lines == []
     assert quiet.findings == found.findings
 
@@ -85,8 +85,12 @@ def test_an_entry_that_leads_nowhere_ends_the_file(
 def test_a_batch_larger_than_the_largest_message_is_not_looked_at(segment: Path) -> None:
     index = segment / f"{NAME}.index"
     index.write_bytes(offsets((1, 0)))
-    assert dump([index], DumpOptions(max_message_bytes=SIZE)).problems == []
-    found = dump([index], DumpOptions(max_message_bytes=SIZE - 1))
+    enough, too_little = (
+        IndexChecks(max_message_bytes=SIZE),
+        IndexChecks(max_message_bytes=SIZE - 1),
+    )
+    assert dump([index], DumpOptions(index_checks=enough)).problems == []
+    found = dump([index], DumpOptions(index_checks=too_little))
     assert f"no complete batch of at most {SIZE - 1} bytes" in found.problems[0]
 
 

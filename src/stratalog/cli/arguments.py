@@ -93,6 +93,13 @@ def partitions_option(text: str, *, show_default: bool = True) -> Any:
     )
 
 
+def time_option(name: str, text: str, *, default: str | None = None) -> Any:
+    """An option with a time, for `Annotated`. The text ends with the words "this time"; the help
+    then says how a time is written."""
+    more = "" if default is None else f" Default: {default}."
+    return option(name, "TIME", f"{text}: {TIME_HELP}.{more}")
+
+
 def _names(name: str, short: str | None) -> list[str]:
     return [name] if short is None else [name, short]
 
@@ -282,7 +289,7 @@ OffsetOption = Annotated[
 ]
 TimeOption = Annotated[
     str | None,
-    option("--time", "TIME", f"Find the first record at or after this time: {TIME_HELP}."),
+    time_option("--time", "Find the first record at or after this time"),
 ]
 # -- how to print
 
@@ -310,19 +317,14 @@ DryRunOption = Annotated[
 ]
 NowOption = Annotated[
     str | None,
-    option(
-        "--now", "TIME", f"Plan as if it were this time: {TIME_HELP}. Default: the current time."
-    ),
+    time_option("--now", "Plan as if it were this time", default="the current time"),
 ]
 
 
 def now_option(modes: str) -> Any:
     """`--now TIME` of a command that only plans in these modes, for `Annotated`."""
-    return option(
-        "--now",
-        "TIME",
-        f"With {modes}, plan as if it were this time: {TIME_HELP}. Default: the current time.",
-    )
+    text = f"With {modes}, plan as if it were this time"
+    return time_option("--now", text, default="the current time")
 
 
 DefaultsOption = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -18,13 +18,19 @@ from stratalog.cli.arguments import (
     option,
     repeatable,
     time_of,
+    time_option,
     topics_option,
+    with_groups,
 )
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
 from stratalog.dump.decoders import (
     FORMATS,
     UTF_8,
+    ClusterMetadataDecoder,
+    OffsetsDecoder,
     PlainDecoder,
+    RemoteLogMetadataDecoder,
+    TransactionLogDecoder,
     deprecation_notice,
     format_of_class,
 )
@@ -48,14 +54,14 @@ from stratalog.dump.log_contents import (
     MESSAGE_BYTES_MAX_DEFAULT,
     DumpOptions,
     Filters,
+    IndexChecks,
 )
 from stratalog.dump.problems import DumpReport
 from stratalog.errors import UnsupportedError
-from stratalog.format.times import TIME_HELP
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stratalog.dump.decoders import MessageDecoder
 
@@ -66,6 +72,13 @@ FAILS_WHEN: Final = (
 _BLOCK_ROWS: Final = 256
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 _CLASS_FLAGS: Final = ("--key-decoder-class", "--value-decoder-class")
+_TOPIC_DECODERS: Final[Mapping[str, tuple[str, Callable[[], MessageDecoder]]]] = {
+    "--offsets-decoder": ("__consumer_offsets", OffsetsDecoder),
+    "--transaction-log-decoder": ("__transaction_state", TransactionLogDecoder),
+    "--cluster-metadata-decoder": ("__cluster_metadata", ClusterMetadataDecoder),
+    "--remote-log-metadata-decoder": ("__remote_log_metadata", RemoteLogMetadataDecoder),
+}
+"""Flags, and the internal topic whose records each of them decodes."""
 
 
 class Command(PlainCommand):
@@ -82,6 +95,95 @@ def _with_classes(args: Sequence[str]) -> Iterator[str]:
             yield _STRING_DECODER
 
 
+def _class_option(name: str) -> Any:
+    return option(name, "CLASS", "One of Kafka's decoder classes.")
+
+
+def _decoder(name: str) -> Any:
+    """One of the flags of `_TOPIC_DECODERS`."""
+    topic, _ = _TOPIC_DECODERS[name]
+    return flag(name, f"Decode records of {topic}.")
+
+
+class DecoderOptions(NamedTuple):
+    """Kafka's decoders of keys and values. Each of them implies --print-data-log."""
+
+    key_decoder_class: Annotated[str | None, _class_option("--key-decoder-class")] = None
+    value_decoder_class: Annotated[str | None, _class_option("--value-decoder-class")] = None
+    offsets_decoder: Annotated[bool, _decoder("--offsets-decoder")] = False
+    transaction_log_decoder: Annotated[bool, _decoder("--transaction-log-decoder")] = False
+    cluster_metadata_decoder: Annotated[bool, _decoder("--cluster-metadata-decoder")] = False
+    remote_log_metadata_decoder: Annotated[bool, _decoder("--remote-log-metadata-decoder")] = False
+
+    def decoder(
+        self, key_format: str | None, value_format: str | None
+    ) -> tuple[MessageDecoder, tuple[str, ...]]:
+        """The decoder, and Kafka's notices about deprecated class names."""
+        key_class, value_class, *topic_flags = self
+        for is_given, (_, decoder) in zip(topic_flags, _TOPIC_DECODERS.values(), strict=True):
+            if is_given:
+                return decoder(), ()
+        classes = [key_class, value_class]
+        try:
+            by_class = [None if name is None else format_of_class(name) for name in classes]
+        except UnsupportedError as error:
+            raise typer.BadParameter(str(error)) from None
+        formats = (key_format, value_format)
+        chosen = [given or named or UTF_8 for given, named in zip(formats, by_class, strict=True)]
+        notices = (deprecation_notice(name) for name in reversed(classes) if name is not None)
+        return PlainDecoder(*chosen), tuple(notice for notice in notices if notice is not None)
+
+
+class FilterOptions(NamedTuple):
+    """Which records, batches and entries to print."""
+
+    from_offset: Annotated[
+        int | None, option("--from-offset", "OFFSET", "Start at this offset.")
+    ] = None
+    to_offset: Annotated[
+        int | None, option("--to-offset", "OFFSET", "Stop before this offset (exclusive).")
+    ] = None
+    from_time: Annotated[
+        str | None,
+        time_option("--from-time", "Only records at or after this time"),
+    ] = None
+    to_time: Annotated[
+        str | None, option("--to-time", "TIME", "Only records before this time.")
+    ] = None
+    key: Annotated[str | None, option("--key", "KEY", "Only records with this key.")] = None
+    producer_id: Annotated[
+        int | None, option("--producer-id", "ID", "Only batches of this producer.")
+    ] = None
+
+    def filters(self, key_format: str) -> Filters:
+        """Raises a usage error for a time or key that is not valid."""
+        return Filters(
+            offset_min=self.from_offset,
+            offset_end=self.to_offset,
+            timestamp_min=time_of(self.from_time, "--from-time"),
+            timestamp_end=time_of(self.to_time, "--to-time"),
+            key=None if self.key is None else key_bytes(self.key, key_format),
+            producer_id=self.producer_id,
+        )
+
+
+DeepIterationOption = Annotated[bool, flag("--deep-iteration", "Print records, not only batches.")]
+PrintDataLogOption = Annotated[
+    bool, flag("--print-data-log", "Also print keys and values. Implied by the decoder options.")
+]
+VerifyIndexOnlyOption = Annotated[
+    bool, flag("--verify-index-only", "Check indexes without printing them.")
+]
+IndexSanityCheckOption = Annotated[
+    bool, flag("--index-sanity-check", "Only run the quick check that a broker runs at startup.")
+]
+SkipRecordMetadataOption = Annotated[
+    bool,
+    flag("--skip-record-metadata", "Print records without offsets, timestamps and other metadata."),
+]
+
+
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     paths: Annotated[
         list[str] | None,
@@ -116,27 +218,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "snapshot or checkpoint.",
         ),
     ] = None,
-    deep_iteration: Annotated[
-        bool, flag("--deep-iteration", "Print records, not only batches.")
-    ] = False,
-    print_data_log: Annotated[
-        bool,
-        flag("--print-data-log", "Also print keys and values. Implied by the decoder options."),
-    ] = False,
-    verify_index_only: Annotated[
-        bool, flag("--verify-index-only", "Check indexes without printing them.")
-    ] = False,
-    index_sanity_check: Annotated[
-        bool,
-        flag("--index-sanity-check", "Only run the quick check that a broker runs at startup."),
-    ] = False,
-    skip_record_metadata: Annotated[
-        bool,
-        flag(
-            "--skip-record-metadata",
-            "Print records without offsets, timestamps and other metadata.",
-        ),
-    ] = False,
+    deep_iteration: DeepIterationOption = False,
+    print_data_log: PrintDataLogOption = False,
+    verify_index_only: VerifyIndexOnlyOption = False,
+    index_sanity_check: IndexSanityCheckOption = False,
+    skip_record_metadata: SkipRecordMetadataOption = False,
     max_bytes: Annotated[
         int,
         option("--max-bytes", "BYTES", "Read at most this many bytes of each log.", least=0),
@@ -150,24 +236,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             least=0,
         ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
-    key_decoder_class: Annotated[
-        str | None, option("--key-decoder-class", "CLASS", "One of Kafka's decoder classes.")
-    ] = None,
-    value_decoder_class: Annotated[
-        str | None, option("--value-decoder-class", "CLASS", "One of Kafka's decoder classes.")
-    ] = None,
-    offsets_decoder: Annotated[
-        bool, flag("--offsets-decoder", "Decode records of __consumer_offsets.")
-    ] = False,
-    transaction_log_decoder: Annotated[
-        bool, flag("--transaction-log-decoder", "Decode records of __transaction_state.")
-    ] = False,
-    cluster_metadata_decoder: Annotated[
-        bool, flag("--cluster-metadata-decoder", "Decode records of __cluster_metadata.")
-    ] = False,
-    remote_log_metadata_decoder: Annotated[
-        bool, flag("--remote-log-metadata-decoder", "Decode records of __remote_log_metadata.")
-    ] = False,
+    *,
+    decoders: DecoderOptions,
     as_json: JsonOption = False,
     key_format: Annotated[
         FormatName | None,
@@ -177,23 +247,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         FormatName | None,
         typer.Option("--value-format", help="Format of printed values. Default: utf-8."),
     ] = None,
-    from_offset: Annotated[
-        int | None, option("--from-offset", "OFFSET", "Start at this offset.")
-    ] = None,
-    to_offset: Annotated[
-        int | None, option("--to-offset", "OFFSET", "Stop before this offset (exclusive).")
-    ] = None,
-    from_time: Annotated[
-        str | None,
-        option("--from-time", "TIME", f"Only records at or after this time: {TIME_HELP}."),
-    ] = None,
-    to_time: Annotated[
-        str | None, option("--to-time", "TIME", "Only records before this time.")
-    ] = None,
-    key: Annotated[str | None, option("--key", "KEY", "Only records with this key.")] = None,
-    producer_id: Annotated[
-        int | None, option("--producer-id", "ID", "Only batches of this producer.")
-    ] = None,
+    selection: FilterOptions,
     limit: Annotated[
         int | None,
         option("--limit", "N", "Stop after N records, batches or entries.", short="-n", least=0),
@@ -217,43 +271,22 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     aborted-transaction, producer, leader-epoch, checkpointed-offset, sanity or trailing (bytes
     after the last batch). Records include the values of their headers.
     """
-    decoder, notices = _decoder(
-        (
-            offsets_decoder,
-            transaction_log_decoder,
-            cluster_metadata_decoder,
-            remote_log_metadata_decoder,
-        ),
-        (key_decoder_class, value_decoder_class),
-        (key_format, value_format),
-    )
-    is_decoder_given = bool(
-        key_decoder_class or value_decoder_class or not isinstance(decoder, PlainDecoder)
-    )
+    decoder, notices = decoders.decoder(key_format, value_format)
     options = DumpOptions(
-        print_data=print_data_log or is_decoder_given,
+        print_data=print_data_log or any(decoders),
         deep_iteration=deep_iteration,
-        verify_index_only=verify_index_only,
-        index_sanity_check=index_sanity_check,
         skip_record_metadata=skip_record_metadata,
-        max_bytes=max_bytes,
-        max_message_bytes=max_message_size,
         decoder=decoder,
         header_format=FORMATS[value_format or UTF_8],
         notices=notices,
-        filters=Filters(
-            offset_min=from_offset,
-            offset_end=to_offset,
-            timestamp_min=time_of(from_time, "--from-time"),
-            timestamp_end=time_of(to_time, "--to-time"),
-            key=None if key is None else key_bytes(key, key_format or UTF_8),
-            producer_id=producer_id,
-        ),
+        max_bytes=max_bytes,
+        index_checks=IndexChecks(verify_index_only, index_sanity_check, max_message_size),
+        filters=selection.filters(key_format or UTF_8),
         limit=limit,
     )
     targets = [*(paths or []), *(path for text in files or [] for path in text.split(","))]
     found = _find(targets, log_dir or [], topic or [], kind or [])
-    found = _with_keys(found) if key is not None else found
+    found = _with_keys(found) if selection.key is not None else found
     _note_unfiltered(found, options.filters)
     raise typer.Exit(dump(found, options, as_json=as_json))
 
@@ -356,31 +389,6 @@ def _find(
     if not targets and not topics:
         raise typer.BadParameter("give at least one file or directory, or --log-dir and --topic")
     return found
-
-
-def _decoder(
-    internal: tuple[bool, bool, bool, bool],
-    classes: tuple[str | None, str | None],
-    formats: tuple[str | None, str | None],
-) -> tuple[MessageDecoder, tuple[str, ...]]:
-    """The decoder, and Kafka's notices about deprecated class names."""
-    if any(internal):
-        from stratalog.dump import decoders as topics  # noqa: PLC0415  # rarely used
-
-        kinds = (
-            topics.OffsetsDecoder,
-            topics.TransactionLogDecoder,
-            topics.ClusterMetadataDecoder,
-            topics.RemoteLogMetadataDecoder,
-        )
-        return kinds[internal.index(True)](), ()
-    try:
-        by_class = [None if name is None else format_of_class(name) for name in classes]
-    except UnsupportedError as error:
-        raise typer.BadParameter(str(error)) from None
-    chosen = [given or named or UTF_8 for given, named in zip(formats, by_class, strict=True)]
-    notices = (deprecation_notice(name) for name in reversed(classes) if name is not None)
-    return PlainDecoder(*chosen), tuple(notice for notice in notices if notice is not None)
 
 
 def _size_of(path: str) -> int:

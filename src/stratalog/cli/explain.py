@@ -323,51 +323,6 @@ class ExplainedStep:
     """Number of rows that are not shown, if there were too many."""
 
 
-@dataclass(frozen=True)
-class Totals:
-    """The cost of the lookup, and the size of the log."""
-
-    segments_compared: int
-    index_probes: int
-    index_bytes: int
-    headers_scanned: int
-    records_passed: int
-    batch_bytes: int
-    """Size of the batch that was decoded; 0 if there was none."""
-    log_bytes: int
-
-    @property
-    def bytes_read(self) -> int:
-        return self.index_bytes + self.headers_scanned * HEADER_BYTES + self.batch_bytes
-
-    def __str__(self) -> str:
-        share = f" ({100 * self.bytes_read / self.log_bytes:.2g} %)" if self.log_bytes else ""
-        return (
-            f"{counted(self.segments_compared, 'segment')} and "
-            f"{counted(self.index_probes, 'index entry')} compared, "
-            f"{counted(self.headers_scanned, 'batch header')} scanned, "
-            f"{counted(self.records_passed, 'record')} skipped: read "
-            f"{human_size(self.bytes_read)} of a log of {human_size(self.log_bytes)}{share}."
-        )
-
-
-def totals_of(trace: Trace, *, batch_bytes: int, log_bytes: int) -> Totals:
-    """Add up the steps."""
-    segments = [step for step in trace.steps if isinstance(step, SegmentStep)]
-    searches = [step for step in trace.steps if isinstance(step, IndexStep)]
-    scans = [step for step in trace.steps if isinstance(step, ScanStep)]
-    records = [step for step in trace.steps if isinstance(step, RecordStep)]
-    return Totals(
-        segments_compared=sum(len(step.compared) for step in segments),
-        index_probes=sum(len(step.probes) for step in searches),
-        index_bytes=sum(len(step.probes) * _ENTRY_BYTES[step.kind] for step in searches),
-        headers_scanned=sum(len(step.batches) for step in scans),
-        records_passed=sum(step.records_passed for step in records),
-        batch_bytes=batch_bytes,
-        log_bytes=log_bytes,
-    )
-
-
 def sections_of(
     trace: Trace, *, bases: Sequence[int], codec: str = "none", glyphs: Glyphs = ASCII
 ) -> list[ExplainedStep]:
@@ -606,3 +561,51 @@ def _left_out(rows: Sequence[Row], noun: str) -> str:
 
 def _sign(condition: bool, if_true: str, if_false: str) -> str:
     return if_true if condition else if_false
+
+
+# -- the cost of all steps
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The cost of the lookup, and the size of the log."""
+
+    segments_compared: int
+    index_probes: int
+    index_bytes: int
+    headers_scanned: int
+    records_passed: int
+    batch_bytes: int
+    """Size of the batch that was decoded; 0 if there was none."""
+    log_bytes: int
+
+    @property
+    def bytes_read(self) -> int:
+        return self.index_bytes + self.headers_scanned * HEADER_BYTES + self.batch_bytes
+
+    def __str__(self) -> str:
+        share = f" ({100 * self.bytes_read / self.log_bytes:.2g} %)" if self.log_bytes else ""
+        return (
+            f"{counted(self.segments_compared, 'segment')} and "
+            f"{counted(self.index_probes, 'index entry')} compared, "
+            f"{counted(self.headers_scanned, 'batch header')} scanned, "
+            f"{counted(self.records_passed, 'record')} skipped: read "
+            f"{human_size(self.bytes_read)} of a log of {human_size(self.log_bytes)}{share}."
+        )
+
+
+def totals_of(trace: Trace, *, batch_bytes: int, log_bytes: int) -> Totals:
+    """Add up the steps."""
+    segments = [step for step in trace.steps if isinstance(step, SegmentStep)]
+    searches = [step for step in trace.steps if isinstance(step, IndexStep)]
+    scans = [step for step in trace.steps if isinstance(step, ScanStep)]
+    records = [step for step in trace.steps if isinstance(step, RecordStep)]
+    return Totals(
+        segments_compared=sum(len(step.compared) for step in segments),
+        index_probes=sum(len(step.probes) for step in searches),
+        index_bytes=sum(len(step.probes) * _ENTRY_BYTES[step.kind] for step in searches),
+        headers_scanned=sum(len(step.batches) for step in scans),
+        records_passed=sum(step.records_passed for step in records),
+        batch_bytes=batch_bytes,
+        log_bytes=log_bytes,
+    )

@@ -21,6 +21,7 @@ from stratalog.cli.arguments import (
     reads_stores,
     repeatable,
     time_of,
+    time_option,
     with_groups,
 )
 from stratalog.cli.output import (
@@ -35,7 +36,6 @@ from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import NamedPartitions, check_directory, named_partitions
 from stratalog.cli.workers import SparkOptions, result_row, result_text
 from stratalog.errors import UnknownTopicOrPartitionError
-from stratalog.format.times import TIME_HELP
 from stratalog.log.reader import IsolationLevel
 from stratalog.storage.remote_path import location
 
@@ -82,9 +82,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = True,
     since: Annotated[
         str | None,
-        option(
-            "--since", "TIME", f"Start at this time: {TIME_HELP}. Default: the start of the log."
-        ),
+        time_option("--since", "Start at this time", default="the start of the log"),
     ] = None,
     until: Annotated[
         str | None, option("--until", "TIME", "Stop before this time. Default: the end of the log.")

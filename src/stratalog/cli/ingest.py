@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
     from stratalog.bulk.input_files import IngestResult
     from stratalog.bulk.target import Target
 
-FormatName = Literal["json", "csv", "parquet", "text", "records"]
 _STDIN = Path("-")
+FormatName = Literal["json", "csv", "parquet", "text", "records"]
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def _field_option(name: str, what: str, default: str) -> Any:
+    return option(name, "FIELD", f"Column or JSON field with the {what}. Default: {default}.")
 
 
 @with_groups
@@ -61,20 +65,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--format", help="Input format. Default: detected from file names and first lines."
         ),
     ] = None,
-    key: Annotated[
-        str | None, option("--key", "FIELD", "Column or JSON field with the key. Default: no key.")
-    ] = None,
-    value: Annotated[
-        str | None,
-        option("--value", "FIELD", "Column or JSON field with the value. Default: the entire row."),
-    ] = None,
+    key: Annotated[str | None, _field_option("--key", "key", "no key")] = None,
+    value: Annotated[str | None, _field_option("--value", "value", "the entire row")] = None,
     timestamp: Annotated[
         str | None,
-        option(
+        _field_option(
             "--timestamp",
-            "FIELD",
-            "Column or JSON field with the timestamp, in milliseconds since 1970 or as a date. "
-            "Default: the current time.",
+            "timestamp, in milliseconds since 1970 or as a date",
+            "the current time",
         ),
     ] = None,
     allow_missing: Annotated[

@@ -43,7 +43,7 @@ from stratalog.cli.targets import lazy_targets
 from stratalog.cli.tiered_topics import list_tier
 from stratalog.format.uuids import encode_id
 from stratalog.partitions.inventory import Details, Inventory, InventoryBuilder, label_of
-from stratalog.storage.index_view import FROM_FILE
+from stratalog.storage.index_view import BUILT_FROM_LOG, FROM_FILE
 
 if TYPE_CHECKING:
     from stratalog.format.producer_snapshot import ProducerEntry
@@ -263,19 +263,6 @@ def _topic_json(found: TopicSummary, settings: EffectiveConfig | None) -> dict[s
     }
 
 
-def _settings_json(found: EffectiveConfig | None) -> dict[str, Any]:
-    if found is None:
-        return {"settings": None, "settingsUnknown": None, "clusterPartitions": None}
-    return {
-        "settings": {
-            name: {"value": value, "source": source.value}
-            for name, (value, source) in found.shown().items()
-        },
-        "settingsUnknown": found.unknown,
-        "clusterPartitions": found.partition_count,
-    }
-
-
 def _partition_json(found: PartitionSummary) -> dict[str, Any]:
     return {
         "kind": "partition",
@@ -296,12 +283,21 @@ def _partition_json(found: PartitionSummary) -> dict[str, Any]:
 
 
 def _disk_json(found: DiskUse) -> dict[str, int]:
+    """The sum, and the bytes of each kind of file."""
+    sizes = {f"disk_{name}": size_bytes for name, size_bytes in found._asdict().items()}
+    return {"diskBytes": sizes.pop("disk_total_bytes"), **json_names(sizes)}
+
+
+def _settings_json(found: EffectiveConfig | None) -> dict[str, Any]:
+    if found is None:
+        return {"settings": None, "settingsUnknown": None, "clusterPartitions": None}
     return {
-        "diskBytes": found.total_bytes,
-        "diskLogBytes": found.log_bytes,
-        "diskIndexBytes": found.index_bytes,
-        "diskDeletedBytes": found.deleted_bytes,
-        "diskStagedBytes": found.staged_bytes,
+        "settings": {
+            name: {"value": value, "source": source.value}
+            for name, (value, source) in found.shown().items()
+        },
+        "settingsUnknown": found.unknown,
+        "clusterPartitions": found.partition_count,
     }
 
 
@@ -390,7 +386,6 @@ def _first_json(first: FirstBatch | None) -> dict[str, Any]:
 
 # -- tables
 
-BUILT_FROM_LOG: Final = "built from the log: "
 _STATES: Final = {
     "delete": "being deleted",
     "stray": "renamed by a broker, because the cluster does not have this partition",
@@ -465,6 +460,10 @@ TOPIC_COLUMNS: Final = columns_of(
     "TOPIC | PARTITIONS#/3 | SEGMENTS#/4 | SIZE# | DISK#/6 | OTHER#/7 | START#/5 | END# | "
     "RECORDS#/1 | OLDEST/2 | NEWEST/1 | CODEC/8"
 )
+PARTITION_COLUMNS: Final = columns_of(
+    "PARTITION | SEGMENTS#/4 | SIZE# | DISK#/8 | OTHER#/9 | START# | END# | RECORDS#/1 | "
+    "HIGH WM#/5 | RECOVERY#/6 | CLEANED#/7 | STABLE#/3 | OLDEST/2 | NEWEST/1 | CODEC/10"
+)
 
 
 def _topic_row(topic: TopicSummary) -> Row:
@@ -490,12 +489,6 @@ def _size_cells(found: TopicSummary | PartitionSummary) -> Row:
 def _partition_count(topic: TopicSummary) -> str:
     note = f" ({topic.unreadable} unreadable)" if topic.unreadable else ""
     return f"{topic.partitions}{note}"
-
-
-PARTITION_COLUMNS: Final = columns_of(
-    "PARTITION | SEGMENTS#/4 | SIZE# | DISK#/8 | OTHER#/9 | START# | END# | RECORDS#/1 | "
-    "HIGH WM#/5 | RECOVERY#/6 | CLEANED#/7 | STABLE#/3 | OLDEST/2 | NEWEST/1 | CODEC/10"
-)
 
 
 def _partition_row(found: PartitionSummary) -> Row:

@@ -21,6 +21,7 @@ from stratalog.cli.arguments import (
     option,
     reads_stores,
     time_of,
+    time_option,
 )
 from stratalog.cli.offset_spec import EARLIEST, POINT_HELP, Point, parse_point
 from stratalog.cli.output import Progress, report_error, report_line, use_colour
@@ -42,7 +43,7 @@ from stratalog.errors import (
     OffsetOutOfRangeError,
     SegmentGoneError,
 )
-from stratalog.format.times import TIME_HELP, InvalidTimeError, current_time_ms
+from stratalog.format.times import InvalidTimeError, current_time_ms
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
 from stratalog.maintenance.logs_without_batches import NotALog, OnlyZeros, no_batches_reason
 
@@ -97,9 +98,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             ),
         ),
     ] = None,
-    from_time: Annotated[
-        str | None, option("--from-time", "TIME", f"Start at this time: {TIME_HELP}.")
-    ] = None,
+    from_time: Annotated[str | None, time_option("--from-time", "Start at this time")] = None,
     to_time: Annotated[
         str | None,
         option("--to-time", "TIME", "Stop before the first record at or after this time."),

@@ -16,6 +16,7 @@ from stratalog.cli.arguments import (
     option,
     repeatable,
     time_of,
+    time_option,
     with_groups,
 )
 from stratalog.cli.output import JobProgress, json_line, json_names, report_line
@@ -23,7 +24,6 @@ from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec
 from stratalog.cli.workers import SparkOptions
 from stratalog.format.names import TopicPartition
-from stratalog.format.times import TIME_HELP
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
@@ -66,11 +66,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     until: Annotated[
         str | None,
-        option(
-            "--until",
-            "TIME",
-            f"Truncate every log at its first record at or after this time: {TIME_HELP}.",
-        ),
+        time_option("--until", "Truncate every log at its first record at or after this time"),
     ] = None,
     to_offset: Annotated[
         list[str] | None,

@@ -66,15 +66,17 @@ if TYPE_CHECKING:
     from stratalog.maintenance.retention import RetentionPlan, RuleResult, SegmentDecision
     from stratalog.partitions.retention_plans import RetentionOutcome
 
+ExplainOption = Annotated[
+    bool, flag("--explain", "Show for each segment why it is deleted or kept. Writes nothing.")
+]
+
 
 @with_groups
 def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     dry_run: DryRunOption = False,
-    explain: Annotated[
-        bool, flag("--explain", "Show for each segment why it is deleted or kept. Writes nothing.")
-    ] = False,
+    explain: ExplainOption = False,
     config: ConfigOption = None,
     *,
     settings_files: SettingsFiles,

@@ -8,7 +8,7 @@ import resource
 import signal
 from contextlib import suppress
 from pathlib import Path  # Typer reads the annotations
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -20,6 +20,7 @@ from stratalog.cli.arguments import (
     flag,
     local_path,
     setting_values,
+    with_groups,
 )
 from stratalog.cli.output import (
     json_line,
@@ -27,6 +28,9 @@ from stratalog.cli.output import (
     report_line,
     set_by_stop_signals,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _log = logging.getLogger(__name__)
 
@@ -38,15 +42,9 @@ def _port_option(name: str, text: str) -> Any:
     return typer.Option(name, metavar="PORT", help=text, min=0, max=65535)
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    directories: Annotated[
-        list[Path],
-        argument(
-            "DIR",
-            "Log directories. Missing ones are created, unless you give --read-only.",
-            parser=local_path,
-        ),
-    ],
+class AddressOptions(NamedTuple):
+    """Where the broker listens."""
+
     port: Annotated[
         int | None,
         _port_option(
@@ -54,11 +52,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "Port to listen on; with 0, the system chooses a free one. Default: the port of the "
             f"configured listeners, or {DEFAULT_PORT}.",
         ),
-    ] = None,
+    ] = None
     host: Annotated[
         str | None,
         typer.Option(metavar="HOST", help="Address to listen on. Default: the loopback interface."),
-    ] = None,
+    ] = None
     listeners: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +66,52 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
                 "and --port."
             ),
         ),
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """Raises a usage error for options that exclude each other."""
+        if self.listeners is not None and (self.host is not None or self.port is not None):
+            raise typer.BadParameter("--listeners cannot be combined with --host and --port")
+
+    def or_default(self, settings: Mapping[str, object]) -> AddressOptions:
+        """With the default port, unless listeners or a port are given, here or in the settings."""
+        is_given = self.listeners is not None or self.port is not None or "listeners" in settings
+        return self if is_given else self._replace(port=DEFAULT_PORT)
+
+
+class AccessOptions(NamedTuple):
+    """Who may connect, and do what."""
+
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the users of SASL listeners: one NAME=PASSWORD per line.",
+        ),
+    ] = None
+    acls: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Enforce the ACLs in this file. Default: no authorization."
+        ),
+    ] = None
+    allow_anonymous: Annotated[
+        bool, flag("--allow-anonymous", "Allow other machines to connect without authentication.")
+    ] = False
+
+
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
+    directories: Annotated[
+        list[Path],
+        argument(
+            "DIR",
+            "Log directories. Missing ones are created, unless you give --read-only.",
+            parser=local_path,
+        ),
+    ],
+    *,
+    address: AddressOptions,
     read_only: Annotated[
         bool,
         flag(
@@ -82,22 +125,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         config_option("Set a Kafka broker setting, such as auto.create.topics.enable=false."),
     ] = None,
     server_properties: ServerPropertiesOption = None,
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the users of SASL listeners: one NAME=PASSWORD per line.",
-        ),
-    ] = None,
-    acls: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Enforce the ACLs in this file. Default: no authorization."
-        ),
-    ] = None,
-    allow_anonymous: Annotated[
-        bool, flag("--allow-anonymous", "Allow other machines to connect without authentication.")
-    ] = False,
+    access: AccessOptions,
     metrics_port: Annotated[
         int | None,
         _port_option(
@@ -138,27 +166,20 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.broker.logging_format import log_to_stderr  # noqa: PLC0415
     from stratalog.config.broker import read_server_properties  # noqa: PLC0415
 
-    if listeners is not None and (host is not None or port is not None):
-        raise typer.BadParameter("--listeners cannot be combined with --host and --port")
+    address.check()
     leave_reports_to_logging()
     log_to_stderr(log_format, "WARNING")
     settings: dict[str, object] = {}
     if server_properties is not None:
         settings |= read_server_properties(server_properties)
     settings |= setting_values("--config", config or [])
-    if listeners is None and port is None and "listeners" not in settings:
-        port = DEFAULT_PORT
     broker = Broker(
         *directories,
-        host=host,
-        port=port,
-        listeners=listeners,
         config=settings,
         read_only=read_only,
-        users=users,
-        acls=acls,
-        allow_anonymous=allow_anonymous,
         metrics_port=metrics_port,
+        **address.or_default(settings)._asdict(),
+        **access._asdict(),
     )
     # Other commands end when their output pipe is closed; here a client's socket must not do that.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

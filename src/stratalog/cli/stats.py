@@ -164,24 +164,22 @@ class _Freeing:
 
 
 def _row(stats: PartitionStats, settings: EffectiveConfig | None) -> dict[str, Any]:
-    facts = stats.facts._asdict()
-    facts["sizes"] = [{"bytesMax": size, "records": count} for size, count in stats.facts.sizes]
-    facts["hours"] = [
+    measured = {**stats.facts._asdict(), **stats.keys._asdict()}
+    measured["sizes"] = [{"bytesMax": size, "records": count} for size, count in stats.facts.sizes]
+    measured["hours"] = [
         {"startMs": start, "records": records, "payloadBytes": size}
         for start, records, size in stats.facts.hours
     ]
-    keys = stats.keys._asdict()
-    keys["by_records"] = [
+    measured["by_records"] = [
         {"recordsMax": records, "keys": count} for records, count in stats.keys.by_records
     ]
-    facts["codecs"] = {codec: stats.size_with(codec) for codec, _ in stats.facts.codecs}
+    measured["codecs"] = {codec: stats.size_with(codec) for codec, _ in stats.facts.codecs}
     return {
         "kind": "partition",
         "topic": stats.topic,
         "partition": stats.partition,
         "sizeBytes": stats.size_bytes,
-        **json_names(facts),
-        **json_names(keys),
+        **json_names(measured),
         "compactionSavesBytes": stats.compaction_saves_bytes,
         "freedBy": dict(stats.freed_by),
         **_policy_row(settings),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stratalog.dump.log_contents import Dumped, DumpOptions, Filters, LogDump
+    from stratalog.dump.log_contents import Dumped, DumpOptions, LogDump
     from stratalog.dump.problems import DumpReport
 
 BLOCK_BYTES: Final = 2 << 20
@@ -35,27 +35,6 @@ _GAPS_MAX: Final = 4096
 _SCRATCH_BYTES: Final = 16 << 20
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _NO_PAYLOAD = -1
-
-
-class LineOptions(NamedTuple):
-    """What to show, and how much of it."""
-
-    is_deep: bool
-    has_data: bool
-    has_metadata: bool
-    filters: Filters
-    shown_max: int | None = None
-
-    @property
-    def mode(self) -> int:
-        """Bits for the kernel."""
-        return (
-            (render.DEEP if self.is_deep else 0)
-            | (render.DATA if self.has_data else 0)
-            | (render.METADATA if self.has_metadata else 0)
-            | (render.FILTERED if self.filters.excludes_batches else 0)
-            | (render.RECORDS_FILTERED if self.filters.excludes_records else 0)
-        )
 
 
 class UnsupportedBatch(NamedTuple):
@@ -74,14 +53,14 @@ class LineRenderer:
     them after it shows an unsupported batch.
     """
 
-    def __init__(self, options: LineOptions) -> None:
+    def __init__(self, options: DumpOptions) -> None:
         self.options = options
         self._scratch = Scratch()
         self._key = np.frombuffer(options.filters.key or b"\0", np.uint8)
         self._gaps = np.empty(2 * _GAPS_MAX, np.int64)
         self._state = np.zeros(render.STATE_SLOTS, np.int64)
         self._state[render.TABLE] = _address(words.TABLE)
-        self._state[render.MODE] = options.mode
+        self._state[render.MODE] = _mode(options)
         self._state[render.LAST_OFFSET] = -1
         self._bounds = self._make_bounds()
         self._reserve(BLOCK_BYTES)
@@ -193,7 +172,7 @@ class LineRenderer:
         bounds[render.PRODUCER] = _or(filters.producer_id, 0)
         bounds[render.KEY] = _address(self._key)
         bounds[render.KEY_BYTES] = -1 if filters.key is None else len(filters.key)
-        bounds[render.SHOWN_MAX] = _or(self.options.shown_max, _LONG_MAX)
+        bounds[render.SHOWN_MAX] = _or(self.options.limit, _LONG_MAX)
         return bounds
 
     def _payloads(self, data: bytes, rows: NDArray[Any]) -> NDArray[Any]:
@@ -227,6 +206,18 @@ class LineRenderer:
             return at
 
 
+def _mode(options: DumpOptions) -> int:
+    """What to show, as bits for the kernel."""
+    shown = {
+        render.DEEP: options.is_deep,
+        render.DATA: options.print_data,
+        render.METADATA: not options.skip_record_metadata,
+        render.FILTERED: options.filters.excludes_batches,
+        render.RECORDS_FILTERED: options.filters.excludes_records,
+    }
+    return sum(bit for bit, is_set in shown.items() if is_set)
+
+
 def _address(array: NDArray[Any]) -> int:
     """The address of an array. Does not use ctypes, whose import is slow."""
     return int(array.__array_interface__["data"][0])
@@ -258,15 +249,7 @@ class BulkDump:
         self._report = report
         self._show = show
         self._limit = options.limit
-        self._renderer = LineRenderer(
-            LineOptions(
-                is_deep=options.is_deep,
-                has_data=options.print_data,
-                has_metadata=not options.skip_record_metadata,
-                filters=options.filters,
-                shown_max=options.limit,
-            )
-        )
+        self._renderer = LineRenderer(options)
 
     def blocks(self) -> Iterator[bytes]:
         """Blocks of whole lines, up to the end of the walk or the limit of what to show."""

@@ -313,7 +313,7 @@ def errors_reported(path: str, report: DumpReport) -> Iterator[None]:
 def shown_entries(path: str, options: DumpOptions, report: DumpReport) -> Iterator[EntryValue]:
     """The entries of an index, transaction index or snapshot; none of an index that is only to be
     verified."""
-    is_hidden = options.verify_index_only and kind_of(path) in INDEX_KINDS
+    is_hidden = options.index_checks.verify_only and kind_of(path) in INDEX_KINDS
     for entry in _entries_of(path, options, report):
         if options.filters.accepts_entry(entry):
             report.shown += 1
@@ -356,7 +356,7 @@ def _index_entries_of(
     base_offset, data = base_offset_of(path), read_whole(path)
     if kind_of(path) == OFFSET_INDEX:
         indexes = SegmentIndexes(base_offset, log, offset_index=data)
-        return indexes.offset_entries(path, options.max_message_bytes, report)
+        return indexes.offset_entries(path, options.index_checks.max_message_bytes, report)
     offsets_path = sibling_of(path, OFFSET_INDEX)
     offsets = read_whole(offsets_path) if location(offsets_path).is_file() else b""
     indexes = SegmentIndexes(base_offset, log, offset_index=offsets, time_index=data)

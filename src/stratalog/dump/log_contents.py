@@ -118,8 +118,20 @@ class Filters:
         )
 
 
-MAX_BYTES_DEFAULT: Final = (1 << 31) - 1
 MESSAGE_BYTES_MAX_DEFAULT: Final = 5 << 20
+MAX_BYTES_DEFAULT: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class IndexChecks:
+    """How indexes are checked: the options of Kafka's tool that do not concern logs."""
+
+    verify_only: bool = False
+    """Entries are checked, but not printed."""
+    sanity_only: bool = False
+    """Entries are not looked at: only the quick check that a broker runs at startup."""
+    max_message_bytes: int = MESSAGE_BYTES_MAX_DEFAULT
+    """Size of the largest batch that an entry may point to."""
 
 
 @dataclass(frozen=True)
@@ -128,16 +140,15 @@ class DumpOptions:
 
     print_data: bool = False
     deep_iteration: bool = False
-    verify_index_only: bool = False
-    index_sanity_check: bool = False
     skip_record_metadata: bool = False
-    max_bytes: int = MAX_BYTES_DEFAULT
-    max_message_bytes: int = MESSAGE_BYTES_MAX_DEFAULT
     decoder: MessageDecoder = field(default_factory=PlainDecoder)
     header_format: Format = FORMATS[UTF_8]
     """Format of header values, which only JSON shows."""
     notices: tuple[str, ...] = ()
     """Printed ahead of each log: the tool's remarks on decoders named by their old class."""
+    max_bytes: int = MAX_BYTES_DEFAULT
+    """How much of each log to read."""
+    index_checks: IndexChecks = field(default_factory=IndexChecks)
     filters: Filters = field(default_factory=Filters)
     is_bulk: bool | None = None
     """Whether compiled kernels render logs; None: where that is faster. The text is the same."""

@@ -55,7 +55,7 @@ def _log_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[R
 
 
 def _entry_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
-    if options.index_sanity_check and files.kind_of(path) in files.INDEX_KINDS:
+    if options.index_checks.sanity_only and files.kind_of(path) in files.INDEX_KINDS:
         files.check_sanity(path)
         yield {"kind": "sanity", "passed": True}
     else:

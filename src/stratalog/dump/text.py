@@ -319,7 +319,7 @@ def _record_line(seen: DumpedRecord, path: str, options: DumpOptions, report: Du
 def _entry_lines(path: str, kind: str, options: DumpOptions, report: DumpReport) -> Iterator[str]:
     if kind == OFFSET_INDEX and location(path).stat().st_size < offset_index.ENTRY_BYTES:
         yield f"{path} is empty."
-    elif options.index_sanity_check and kind in INDEX_KINDS:
+    elif options.index_checks.sanity_only and kind in INDEX_KINDS:
         check_sanity(path)
         yield f"{path} passed sanity check."
     else:

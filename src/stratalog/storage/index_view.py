@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from stratalog.storage.trace import Trace
 
 FROM_FILE: Final = "file"
+BUILT_FROM_LOG: Final = "built from the log: "
+"""Origins of an index. The second is followed by the reason why it is not from the file."""
 LOAD_WHOLE_BYTES: Final = 64 * 1024  # up to here one read costs less than two
 UNPACK_AFTER_LOOKUPS: Final = 1000  # unpacking costs as much as some hundred lookups save
 

@@ -22,6 +22,7 @@ from stratalog.format.log_entry import RecordSearch, check_entry_crc, header_of
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.time_index import TimeEntry
 from stratalog.storage.index_view import (
+    BUILT_FROM_LOG,
     OFFSET_INDEX,
     TIME_INDEX,
     IndexFormat,
@@ -721,7 +722,7 @@ class SegmentView:
         """The index as it follows from the log, in memory."""
         rebuilt = self._rebuilt
         data = rebuilt.offset_index if of is OFFSET_INDEX else rebuilt.time_index
-        origin = f"built from the log: {reason}"
+        origin = f"{BUILT_FROM_LOG}{reason}"
         return IndexView(of, self.sibling(of.file_kind), self.base_offset, bytes(data), origin)
 
     @cached_property
