@@ -656,8 +656,8 @@ def _plan_lines(planned: PlannedPartition) -> Iterator[str]:
     amounts = f"{plan.clean_bytes} clean, {plan.cleanable_bytes} dirty, ratio {plan.ratio:.3g}"
     yield _labelled("bytes", amounts)
     if planned.preview is not None:
-        records, kept = planned.preview.records, planned.preview.records_kept
-        left = f"{kept:,} of {counted(records, 'record')} stay"
+        records = planned.preview.records
+        left = f"{records.kept:,} of {counted(records.read, 'record')} stay"
         yield _labelled("frees", f"{human_size(planned.freed_bytes)}; {left}")
     for number, reason in enumerate(plan.reasons):
         yield _labelled("" if number else "reason", reason)

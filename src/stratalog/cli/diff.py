@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from stratalog.cli.arguments import JsonOption, flag
-from stratalog.cli.output import json_line, json_names, report_error
+from stratalog.cli.output import corrupt_row, json_line, json_names, report_error
 from stratalog.cli.tables import counted
 from stratalog.cli.targets import TopicSpec, find_topic, is_partition_dir, open_topic
 from stratalog.errors import NotALogDirError, StratalogError
@@ -160,7 +160,8 @@ def _lines(found: PartitionDiff, *, records_only: bool) -> Iterator[str]:
             yield f"{name}: {a} in A, {b} in B"
     for side, corrupt in zip("AB", found.corrupt, strict=True):
         for each in corrupt:
-            yield f"corrupt in {side}: {each.path.name} at byte {each.position}: {each.reason}"
+            where = f"{each.path.name} at byte {each.place.position}"
+            yield f"corrupt in {side}: {where}: {each.place.reason}"
     yield from _log_lines(found, records_only=records_only)
     if not records_only:
         for file in found.files:
@@ -204,8 +205,7 @@ def _rows(
     }
     for side, corrupt in zip("AB", found.corrupt, strict=True):
         for each in corrupt:
-            row = json_names({**each._asdict(), "path": str(each.path)})
-            yield {"kind": "corrupt", "name": name, "side": side, **row}
+            yield {"kind": "corrupt", "name": name, "side": side, **corrupt_row(each)}
     if found.divergence is not None:
         yield {"kind": "divergence", "name": name, **json_names(found.divergence._asdict())}
     for batches in found.batches:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stratalog.maintenance.recovery_plan import Truncation
+    from stratalog.maintenance.repair.valid_batches import CorruptBytes
 
 _PROGRESS_AFTER_S: Final = 1.0
 _PROGRESS_EVERY_S: Final = 0.1
@@ -215,6 +216,20 @@ def json_names(values: Mapping[str, Any]) -> dict[str, Any]:
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
+
+
+def corrupt_row(found: CorruptBytes) -> dict[str, Any]:
+    """Corrupt bytes of a segment, for `--json`."""
+    path, place, first_offset, next_offset = found
+    return {
+        "path": str(path),
+        "position": place.position,
+        "sizeBytes": place.size_bytes,
+        "firstOffset": first_offset,
+        "nextOffset": next_offset,
+        "reason": place.reason,
+        "isTorn": place.is_torn,
+    }
 
 
 def summary_row(records: int, size_bytes: int, seconds: float, **more: Any) -> dict[str, Any]:

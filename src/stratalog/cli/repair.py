@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import typer
 
 from stratalog.cli.arguments import JsonOption, LocalLogDirOption, WhereArgument, flag, repeatable
-from stratalog.cli.output import Progress, json_line, json_names, report_error
+from stratalog.cli.output import Progress, corrupt_row, json_line, json_names, report_error
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import is_partition_dir, targets_of
 from stratalog.errors import LogDirLockedError, NotALogDirError, StratalogError, command_line
@@ -312,12 +312,9 @@ def _log_steps(plan: RepairPlan) -> Iterator[tuple[str, str]]:
     for name in plan.interrupted:
         yield "finish", f"{name} was interrupted; it is completed or rolled back first"
     for corrupt in plan.quarantined:
-        place = f"{corrupt.path.name} at byte {corrupt.position}"
-        size = counted(corrupt.size_bytes, "byte")
-        yield (
-            "truncate" if corrupt.is_torn else "quarantine",
-            f"{place}, {size}: {corrupt.reason}",
-        )
+        position, size_bytes, reason, is_torn = corrupt.place
+        where = f"{corrupt.path.name} at byte {position}, {counted(size_bytes, 'byte')}"
+        yield "truncate" if is_torn else "quarantine", f"{where}: {reason}"
     for batch in plan.corrected:
         place = f"{batch.path.name} at byte {batch.position}"
         span = f"offsets {batch.first_offset} to {batch.last_offset}"
@@ -350,8 +347,9 @@ def _open_text(producer_id: int, first_offset: int) -> str:
 
 def _rows(plan: RepairPlan, repair: Repair | None) -> Iterator[dict[str, Any]]:
     names = plan.topic_partition._asdict()
+    for corrupt in plan.quarantined:
+        yield {"kind": "quarantined", **names, **corrupt_row(corrupt)}
     for kind, found in (
-        ("quarantined", plan.quarantined),
         ("corrected", plan.corrected),
         ("restored", plan.restored),
         ("diverging", plan.diverging),

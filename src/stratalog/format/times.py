@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 INT64_MAX: Final = (1 << 63) - 1
+NS_PER_MS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DURATION: Final = re.compile(r"(?:[0-9]{1,18}(?:ms|[smhdw]))+")
@@ -34,7 +35,7 @@ TIME_HELP: Final = (
 
 def current_time_ms() -> int:
     """Now, according to this machine's clock."""
-    return time.time_ns() // 1_000_000
+    return time.time_ns() // NS_PER_MS
 
 
 class InvalidTimeError(ValueError):

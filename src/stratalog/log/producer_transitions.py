@@ -117,12 +117,13 @@ class ProducerState(NamedTuple):
     def to_entry(self) -> ProducerEntry:
         """As a snapshot stores it: only the newest batch survives."""
         newest = self.batches[-1] if self.batches else CachedBatch(NO_SEQUENCE, NO_OFFSET, 0, 0)
+        last_sequence, last_offset, offset_delta, _ = newest
         return ProducerEntry(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            last_sequence=newest.last_sequence,
-            last_offset=newest.last_offset,
-            offset_delta=newest.offset_delta,
+            last_sequence=last_sequence,
+            last_offset=last_offset,
+            offset_delta=offset_delta,
             timestamp=self.last_timestamp,
             coordinator_epoch=self.coordinator_epoch,
             current_txn_first_offset=self.open_txn_first_offset,

@@ -17,7 +17,12 @@ from stratalog.format.checkpoint import decode_leader_epochs
 from stratalog.format.names import FileKind, FileState, known_partition_file
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.repair.lineage import divergence
-from stratalog.maintenance.repair.valid_batches import CorruptBytes, joined, scan_partition
+from stratalog.maintenance.repair.valid_batches import (
+    CorruptBytes,
+    CorruptPlace,
+    joined,
+    scan_partition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -123,9 +128,10 @@ def _corrupt(scan: Sequence[ScannedSegment]) -> tuple[CorruptBytes, ...]:
     for segment in scan:
         for batch in segment.corrected:
             reason = "its base offset or leader epoch is wrong"
-            place = (batch.path, batch.position, batch.size_bytes)
-            found.append(CorruptBytes(*place, batch.first_offset, batch.last_offset + 1, reason))
-    return tuple(sorted(found, key=lambda each: (each.path, each.position)))
+            place = CorruptPlace(batch.position, batch.size_bytes, reason)
+            next_offset = batch.last_offset + 1
+            found.append(CorruptBytes(batch.path, place, batch.first_offset, next_offset))
+    return tuple(sorted(found, key=lambda each: (each.path, each.place.position)))
 
 
 # -- batches

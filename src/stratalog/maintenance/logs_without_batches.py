@@ -28,9 +28,10 @@ class OnlyZeros(NamedTuple):
     segment: SegmentView
 
     def __str__(self) -> str:
+        path, size_bytes = self.segment.path, self.segment.size_bytes
         return (
-            f"{self.segment.path}: no records, all {self.segment.size_bytes} bytes are zero; if "
-            f"there should be records, they are lost ({_advice(self.segment)})"
+            f"{path}: no records, all {size_bytes} bytes are zero; if there should be records, "
+            f"they are lost ({_advice(self.segment)})"
         )
 
 

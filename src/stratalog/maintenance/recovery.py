@@ -121,14 +121,15 @@ class _Loader:
         if directory is None:
             raise InvalidNameError(f"{self._path.name!r} is not the name of a partition")
         self._topic_partition = directory.topic_partition
-        create_directory(self._disk, self._path)
+        path, disk = self._path, self._disk
+        create_directory(disk, path)
         while True:
-            finish_swaps(self._disk, self._path)
+            finish_swaps(disk, path)
             try:
                 self._load_segments(point)
                 break
             except OffsetOverflowError as error:
-                split_segment(self._disk, self._path, error.base_offset)
+                split_segment(disk, path, error.base_offset)
         log_start_offset = self._resolve_start(point.log_start_offset)
         self._activate_last(point)
         self._rebuild_last_txn_index()
@@ -143,10 +144,10 @@ class _Loader:
         producers = self._load_producers(log_start_offset, end, is_clean=point.was_clean)
         return PartitionLog(
             LogState(
-                path=self._path,
+                path=path,
                 topic_partition=directory.topic_partition,
                 config=self._config,
-                disk=self._disk,
+                disk=disk,
                 now_ms=self._now_ms,
                 segments=self._segments,
                 log_start_offset=log_start_offset,

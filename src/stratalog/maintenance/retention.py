@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptError
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.times import NS_PER_MS
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.segment import Segment
     from stratalog.storage.segment_view import LargestTimestamp
-
-_MS_NS: Final = 1_000_000
-
-_log = logging.getLogger(__name__)
 
 
 class RetentionSegment(NamedTuple):
@@ -164,7 +161,7 @@ def _mtime_ms(path: Path, largest: LargestTimestamp) -> int:
     if largest.timestamp >= 0:
         return NO_TIMESTAMP
     try:
-        return path.stat().st_mtime_ns // _MS_NS
+        return path.stat().st_mtime_ns // NS_PER_MS
     except FileNotFoundError:
         return NO_TIMESTAMP  # deleted just now; `apply` checks again
 
@@ -399,6 +396,8 @@ class _Rules:
 
 
 # -- acting
+
+_log = logging.getLogger(__name__)
 
 
 def apply(log: PartitionLog, plan: RetentionPlan) -> int:

@@ -24,6 +24,7 @@ from stratalog.format.batch import (
     TimestampType,
     peek,
 )
+from stratalog.format.counts import added
 from stratalog.format.legacy import LegacyHeader
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, FileKind, FileState, RootFile
 from stratalog.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
@@ -194,7 +195,7 @@ class Details:
 class DiskUse(NamedTuple):
     """Space on the disk, as `du` counts it: allocated blocks, the directory itself included."""
 
-    total_bytes: int = 0
+    total_bytes: int
     log_bytes: int = 0
     """Bytes of `.log` files."""
     index_bytes: int = 0
@@ -211,18 +212,21 @@ class DiskUse(NamedTuple):
 
     @classmethod
     def sum(cls, found: Iterable[DiskUse]) -> DiskUse:
-        return cls(*map(sum, zip(cls(), *found, strict=True)))
+        return added(_NO_DISK_USE, *found)
+
+
+_NO_DISK_USE: Final = DiskUse(0)
 
 
 def disk_use(directory: Path) -> DiskUse:
     """Disk use of the files in a partition directory. Files that are removed meanwhile do not
     count. In an object store, the sizes of objects count."""
-    found: Counter[str] = Counter()
+    total_bytes, found = 0, Counter[str]()
     for name, size_bytes in _allocated(directory):
-        found["total_bytes"] += size_bytes
+        total_bytes += size_bytes
         found[_DISK_USE.get(PurePath(name).suffix, "")] += size_bytes
     found.pop("", None)
-    return DiskUse(**found)
+    return DiskUse(total_bytes, **found)
 
 
 def _allocated(directory: Path) -> Iterator[tuple[str, int]]:
@@ -280,7 +284,7 @@ class PartitionSummary:
     last_stable_offset: int | None = None
     missing_indexes: Sequence[MissingIndex] = ()
     """Missing transaction indexes; these are always looked for."""
-    disk_use: DiskUse = field(default_factory=DiskUse)
+    disk_use: DiskUse = _NO_DISK_USE
     record_count: int | None = None
     """Without control records; None if it was not counted."""
 

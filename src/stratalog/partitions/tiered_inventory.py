@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptError, SegmentGoneError, StratalogError, TieredLogError
+from stratalog.format.counts import added
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.remote_segments import FINISHED, STARTED, TopicIdPartition
 from stratalog.log.tiered_view import RemoteSegmentView, TieredView
@@ -217,7 +218,7 @@ def _verify_partition(logs: LogDirsView, tp: TopicPartition) -> VerifyReport:
             if isinstance(segment, RemoteSegmentView):
                 report = _verify_segment(view, slot, segment)
                 found += report.findings
-                counts = counts.plus(report.counts)
+                counts = added(counts, report.counts)
     for each in _remote_entries(logs, logs.tier, tp):
         if each.role in {"unreachable", "incomplete", "orphan"}:
             found.append(_unused(logs.tier, each))
@@ -278,7 +279,7 @@ class _RemoteSegmentCheck:
         for batch in self._segment.batches(0, self._segment.size_bytes):
             header = batch.header
             count = VerifyCounts(batches=1, records=max(0, header.record_count or 0))
-            self.counts = self.counts.plus(count)
+            self.counts = added(self.counts, count)
             if header.next_offset <= self._expected:
                 continue
             if header.base_offset is not None and header.base_offset > self._expected:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from stratalog.errors import DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
+from stratalog.format.times import NS_PER_MS
 from stratalog.storage.closeable import Closeable
 from stratalog.storage.locks import FileLock, detach_in_children, inherited_reason
 
@@ -238,7 +239,6 @@ class AppendFile(Closeable):
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _FILE_MODE: Final = 0o644
 _DIR_MODE: Final = 0o755
-_MS_NS: Final = 1_000_000
 
 
 class Disk:
@@ -409,11 +409,11 @@ class Disk:
 
     def mtime_ms(self, path: Path) -> int:
         with storage_errors("stat", path):
-            return path.stat().st_mtime_ns // _MS_NS
+            return path.stat().st_mtime_ns // NS_PER_MS
 
     def set_mtime_ms(self, path: Path, mtime_ms: int) -> None:
         with storage_errors("set the time of", path):
-            self._calls.utime(path, mtime_ms * _MS_NS)
+            self._calls.utime(path, mtime_ms * NS_PER_MS)
 
     def mode_of(self, path: Path) -> int:
         """The permission bits of a file."""

@@ -20,24 +20,6 @@ if TYPE_CHECKING:
 
     from stratalog.tuning.workload import Workload
 
-SEGMENT_BYTES_MIN: Final = 16 << 20
-SEGMENT_BYTES_MAX: Final = 1 << 30
-SEGMENTS_IN_RETENTION: Final = 10
-"""A segment goes as a whole, so a tenth of the retained data may be older than it should be."""
-INTERVAL_MIN: Final = 1024
-SMALL_MESSAGE_BYTES: Final = 1024
-INDEX_HEADROOM: Final = 1.25
-JITTER_PARTITIONS_MIN: Final = 50
-SIZE_GUARD: Final = 1.5
-_MEBIBYTE: Final = 1 << 20
-DEDUPE_SLOT_BYTES: Final = 24
-WORTH_COMPRESSING: Final = 0.9
-"""A codec that saves less than a tenth is not worth its time."""
-CLOSE_FACTOR: Final = 1.1
-CLOSE_DIFFERENCE: Final = 0.02
-"""Codecs whose ratios differ by less than one of the two are equal: then the fastest is best."""
-_FASTEST_FIRST: Final = ("lz4", "snappy", "zstd", "gzip")
-
 
 class Recommendation(NamedTuple):
     """One setting."""
@@ -126,6 +108,12 @@ def settings_of(found: Iterable[Recommendation], base: LogConfig) -> LogConfig:
     return LogConfig.parse(known, base)
 
 
+SEGMENT_BYTES_MIN: Final = 16 << 20
+SEGMENT_BYTES_MAX: Final = 1 << 30
+SEGMENTS_IN_RETENTION: Final = 10
+"""A segment goes as a whole, so a tenth of the retained data may be older than it should be."""
+
+
 def _segment_bytes(workload: Workload) -> Recommendation:
     trade_off = (
         "Smaller segments free space sooner and are recovered and compacted in smaller steps. "
@@ -187,6 +175,9 @@ def _retained_bytes(workload: Workload) -> float | None:
     return min(limits, default=None)
 
 
+JITTER_PARTITIONS_MIN: Final = 50
+
+
 def _segment_ms(workload: Workload, segment_bytes: int) -> Iterator[Recommendation]:
     rate, retention_ms = workload.bytes_per_second, workload.retention_ms
     if not rate:
@@ -230,6 +221,10 @@ def _segment_ms(workload: Workload, segment_bytes: int) -> Iterator[Recommendati
         )
 
 
+INTERVAL_MIN: Final = 1024
+SMALL_MESSAGE_BYTES: Final = 1024
+
+
 def _index_interval(workload: Workload) -> Recommendation:
     batch, message = workload.batch_bytes, workload.message_bytes or 0
     default = LogConfig().index_interval_bytes
@@ -268,6 +263,9 @@ def _index_interval(workload: Workload) -> Recommendation:
         "With a denser index, lookups scan less, but the index takes more page cache and fills "
         "up sooner.",
     )
+
+
+INDEX_HEADROOM: Final = 1.25
 
 
 def _segment_index_bytes(
@@ -313,6 +311,10 @@ def _retention_ms(workload: Workload) -> Iterator[Recommendation]:
             "The age is that of the newest record of a segment, so older records in it stay "
             "longer.",
         )
+
+
+SIZE_GUARD: Final = 1.5
+_MEBIBYTE: Final = 1 << 20
 
 
 def _retention_bytes(workload: Workload, segment_bytes: int) -> Iterator[Recommendation]:
@@ -381,6 +383,9 @@ _COMPACTION_LAG: Final = Recommendation(
 )
 
 
+DEDUPE_SLOT_BYTES: Final = 24
+
+
 def _dedupe_buffer(workload: Workload) -> Iterator[Recommendation]:
     if workload.keys:
         defaults = BrokerConfig()
@@ -426,6 +431,14 @@ def _codec(workload: Workload) -> Iterator[Recommendation]:
         "`producer` stores batches as they are sent. With any other codec, the broker compresses "
         "them again, which costs CPU; if you can, set compression.type in the producers instead.",
     )
+
+
+WORTH_COMPRESSING: Final = 0.9
+"""A codec that saves less than a tenth is not worth its time."""
+CLOSE_FACTOR: Final = 1.1
+CLOSE_DIFFERENCE: Final = 0.02
+"""Codecs whose ratios differ by less than one of the two are equal: then the fastest is best."""
+_FASTEST_FIRST: Final = ("lz4", "snappy", "zstd", "gzip")
 
 
 def _codec_of_sample(ratios: Mapping[str, float]) -> tuple[str, str]:

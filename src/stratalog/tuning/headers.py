@@ -24,6 +24,7 @@ from stratalog.format.batch import (
     peek,
 )
 from stratalog.format.batch_table import Stop, check_crcs, first_offsets, scan_batches
+from stratalog.format.counts import added
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,9 +96,6 @@ class CodecSum(NamedTuple):
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
-
-    def plus(self, other: CodecSum) -> CodecSum:
-        return CodecSum(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class SurveyedSegment(NamedTuple):
@@ -184,7 +182,7 @@ class HeaderFacts:
             hours[start] = (before[0] + records, before[1] + size)
         codecs = dict(self.codecs)
         for codec, found in other.codecs.items():
-            codecs[codec] = codecs.get(codec, CodecSum()).plus(found)
+            codecs[codec] = added(codecs.get(codec, CodecSum()), found)
         timed = [each for each in (self, other) if each.min_timestamp >= 0]
         sums = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
         largest = {name: max(getattr(self, name), getattr(other, name)) for name in _LARGEST}
@@ -283,7 +281,8 @@ class HeaderCounter:
             found = CodecSum(
                 int(counts[codec]), int(records[chosen].sum()), int(sizes[chosen].sum())
             )
-            self.facts.codecs[codec] = self.facts.codecs.get(codec, CodecSum()).plus(found)
+            known = self.facts.codecs.get(codec, CodecSum())
+            self.facts.codecs[codec] = added(known, found)
 
     def _add_times(
         self, rows: NDArray[Any], sizes: NDArray[np.int64], records: NDArray[np.int64]

@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.format.names import TopicPartition
 
-TIMELINE_POINTS: Final = 60
-_TIMELINE_STEPS_MAX: Final = 400_000
-"""Limit of points times segments: a plan reads every remaining segment."""
-
 
 class SimulatedSegment(NamedTuple):
     """A segment that would be written."""
@@ -118,6 +114,11 @@ class Distribution(NamedTuple):
         counts = Counter(dict(self.buckets))
         counts.update(dict(other.buckets))
         return Distribution(self.total + other.total, tuple(sorted(counts.items())))
+
+
+TIMELINE_POINTS: Final = 60
+_TIMELINE_STEPS_MAX: Final = 400_000
+"""Limit of points times segments: a plan reads every remaining segment."""
 
 
 class DiskPoint(NamedTuple):
@@ -189,11 +190,11 @@ class SimulatedTopic(_Simulated):
 
     partitions: int
     segments: int
-    rolls: Counter[RollReason]
     size_bytes: int
     offset_entries: int
     time_entries: int
     index_bytes: int
+    rolls: Counter[RollReason]
     compactions: tuple[Compaction, ...]
 
     @property
@@ -212,11 +213,11 @@ def sum_of_logs(logs: Sequence[SimulatedLog]) -> SimulatedTopic:
         _sum_of_disk([log.disk for log in logs if log.disk]),
         len(logs),
         len(segments),
-        Counter(each.rolled_by for each in segments if each.rolled_by is not None),
         sum(segment.size_bytes for segment in segments),
         sum(segment.offset_entries for segment in segments),
         sum(segment.time_entries for segment in segments),
         sum(segment.index_bytes for segment in segments),
+        Counter(each.rolled_by for each in segments if each.rolled_by is not None),
         tuple(log.compaction for log in logs if log.compaction is not None),
     )
 

@@ -10,7 +10,7 @@ from stratalog.tuning.traps import Trap, find_traps
 from stratalog.tuning.workload import Workload, measured_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from stratalog.config import LogConfig
     from stratalog.tuning.headers import HeaderFacts
@@ -25,8 +25,8 @@ class TopicAdvice:
     workload: Workload
     config: LogConfig
     """As it is now, or Kafka's defaults."""
-    recommendations: tuple[Recommendation, ...]
-    traps: tuple[Trap, ...]
+    recommendations: Sequence[Recommendation]
+    traps: Sequence[Trap]
     """The traps of the current config."""
 
 
@@ -34,8 +34,8 @@ def advise(
     topic: str, workload: Workload, config: LogConfig, segments: int | None = None
 ) -> TopicAdvice:
     """Advice for a topic. `segments` are those of the whole broker, if known."""
-    traps = tuple(find_traps(workload, config, segments=segments))
-    return TopicAdvice(topic, workload, config, tuple(recommend(workload)), traps)
+    traps = find_traps(workload, config, segments=segments)
+    return TopicAdvice(topic, workload, config, recommend(workload), traps)
 
 
 def workload_of(

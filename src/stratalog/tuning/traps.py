@@ -26,19 +26,6 @@ HEADER_SHARE_MAX: Final = 0.25
 LATE_SHARE_MIN: Final = 0.001
 
 
-class _SystemLimit(NamedTuple):
-    """How many of something a process may have, and how many a segment needs."""
-
-    allowed: int
-    per_segment: int
-
-
-_MAPS: Final = _SystemLimit(65_530, 2)
-"""Linux's vm.max_map_count by default."""
-_FILES: Final = _SystemLimit(100_000, 4)
-"""The minimum in Kafka's documentation (`ulimit -n`)."""
-
-
 class TrapSeverity(enum.StrEnum):
     """How much it matters."""
 
@@ -213,6 +200,19 @@ def _retention_traps(workload: Workload, config: LogConfig) -> Iterator[Trap]:
             f"{human_size(config.retention_bytes)} < {human_size(config.segment_bytes)}",
             "Lower segment.bytes to a tenth of retention.bytes.",
         )
+
+
+class _SystemLimit(NamedTuple):
+    """How many of something a process may have, and how many a segment needs."""
+
+    allowed: int
+    per_segment: int
+
+
+_MAPS: Final = _SystemLimit(65_530, 2)
+"""Linux's vm.max_map_count by default."""
+_FILES: Final = _SystemLimit(100_000, 4)
+"""The minimum in Kafka's documentation (`ulimit -n`)."""
 
 
 def _limit_traps(workload: Workload, config: LogConfig, segments: int | None) -> Iterator[Trap]:

@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap, map_keys
-from stratalog.maintenance.cleaning.plan import (
-    UNCONTROLLED,
-    CleaningResult,
-    Throttle,
-    abort_if_truncated,
-)
+from stratalog.maintenance.cleaning.plan import UNCONTROLLED, Throttle, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, sources_of_log
 
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.plan import CleaningPlan, PassControl
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult, PassControl
     from stratalog.maintenance.cleaning.sources import SourceSegment
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
@@ -67,8 +62,9 @@ class Cleaner:
             control.step(log.path, bytes_done)
 
         with abort_if_truncated(log, epoch):
-            rewrite = self._rewrite(log, plan, epoch, step)
-        return rewrite.result(plan, self._map, time.monotonic() - started)
+            done = self._rewrite(log, plan, epoch, step)
+        counts, seconds = done.rewriter.counts, time.monotonic() - started
+        return done.rewrite_plan.result(plan, self._map, counts, done.bytes_written, seconds)
 
     def _rewrite(
         self,
@@ -99,7 +95,6 @@ class _Rewrite:
     rewrite_plan: RewritePlan
     rewriter: Rewriter
     truncation_epoch: int
-    bytes_read: int = 0
     bytes_written: int = 0
 
     def group(
@@ -115,25 +110,7 @@ class _Rewrite:
         except BaseException:
             cleaned.discard()
             raise
-        bytes_read = sum(source.facts.size_bytes for source in sources)
+        old_bytes = sum(source.facts.size_bytes for source in sources)
         epoch = self.truncation_epoch
-        log.maintenance.replace_segments(bases, new, old_bytes=bytes_read, truncation_epoch=epoch)
-        self.bytes_read += bytes_read
+        log.maintenance.replace_segments(bases, new, old_bytes=old_bytes, truncation_epoch=epoch)
         self.bytes_written += new.size_bytes
-
-    def result(self, plan: CleaningPlan, offset_map: OffsetMap, seconds: float) -> CleaningResult:
-        rewrite_plan, rewriter = self.rewrite_plan, self.rewriter
-        return CleaningResult(
-            first_dirty_offset=plan.first_dirty_offset,
-            end_offset=rewrite_plan.end_offset,
-            first_uncleanable_offset=rewrite_plan.bound,
-            groups=rewrite_plan.bases,
-            map_entries=offset_map.entries,
-            is_map_full=offset_map.is_full,
-            bytes_read=self.bytes_read,
-            bytes_written=self.bytes_written,
-            records_read=rewriter.records_read,
-            records_kept=rewriter.records_kept,
-            records_without_key=rewriter.records_without_key,
-            seconds=seconds,
-        )

@@ -18,17 +18,18 @@ from __future__ import annotations
 import secrets
 import time
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 from stratalog.errors import LimitExceededError
+from stratalog.format.counts import added
 from stratalog.format.kernels.offset_map import SLOT_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.maintenance.cleaning.filtering import CleanedTransactions
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, events_of, put_run, random_secret
-from stratalog.maintenance.cleaning.plan import UNCONTROLLED, CleaningResult, abort_if_truncated
+from stratalog.maintenance.cleaning.plan import UNCONTROLLED, RecordCounts, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, sources_of_log
 from stratalog.maintenance.interrupted_changes import CLEANING_DIRECTORY
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.offset_map import SavedMap, TxnEvent
-    from stratalog.maintenance.cleaning.plan import CleaningPlan, PassControl
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult, PassControl
     from stratalog.maintenance.cleaning.sources import BatchRun, SourceSegment
 
 SPILL_BYTES: Final = 64 << 20
@@ -194,14 +195,8 @@ class RewriteTask:
         except BaseException:
             cleaned.discard()
             raise
-        return RewrittenGroup(
-            attempt,
-            self.sources[0].base_offset,
-            segment.size_bytes,
-            rewriter.records_read,
-            rewriter.records_kept,
-            rewriter.records_without_key,
-        )
+        base_offset = self.sources[0].base_offset
+        return RewrittenGroup(attempt, base_offset, segment.size_bytes, rewriter.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +206,7 @@ class RewrittenGroup:
     directory: Path
     base_offset: int
     size_bytes: int
-    records_read: int
-    records_kept: int
-    records_without_key: int
+    counts: RecordCounts
 
     def move_to(self, target: Path, disk: Disk) -> Path:
         """Move the files into the partition directory; returns the path of the log file."""
@@ -267,34 +260,30 @@ class DistributedCleaner:
         directory, disk = log.path / CLEANING_DIRECTORY, log.maintenance.disk
         disk.remove_tree(directory)
         disk.mkdir(directory)
+        epoch = log.truncation_epoch
         try:
-            return _DistributedPass(log, plan, directory, control).run(self._runner)
+            with abort_if_truncated(log, epoch):
+                return _DistributedPass(log, plan, directory, control, epoch).run(self._runner)
         finally:
             disk.remove_tree(directory)
 
 
+@dataclass(frozen=True)
 class _DistributedPass:
-    def __init__(
-        self, log: PartitionLog, plan: CleaningPlan, directory: Path, control: PassControl
-    ) -> None:
-        self._log = log
-        self._plan = plan
-        self._directory = directory
-        self._control = control
-        self._truncation_epoch = log.truncation_epoch
-        self._started = time.monotonic()
+    log: PartitionLog
+    plan: CleaningPlan
+    directory: Path
+    control: PassControl
+    truncation_epoch: int
+    started: float = field(default_factory=time.monotonic)
 
     def run(self, runner: TaskRunner) -> CleaningResult:
-        with abort_if_truncated(self._log, self._truncation_epoch):
-            return self._run(runner)
-
-    def _run(self, runner: TaskRunner) -> CleaningResult:
-        log, plan = self._log, self._plan
+        log, plan = self.log, self.plan
         first_dirty, bound = plan.first_dirty_offset, plan.first_uncleanable_offset
         sources = sources_of_log(log, plan)
         secret = random_secret()
         parts = runner.map_all(
-            [MapTask(source, first_dirty, secret, self._directory) for source in sources]
+            [MapTask(source, first_dirty, secret, self.directory) for source in sources]
         )
         keys = merge(parts, first_dirty, secret)
         keys.skip_to(bound)
@@ -305,7 +294,10 @@ class _DistributedPass:
         for group, rewritten in zip(groups, done, strict=True):
             self._install(group, rewritten)
             self._step(group)
-        return self._result(rewrite_plan, done, keys)
+        counts = added(RecordCounts(), *(group.counts for group in done))
+        bytes_written = sum(group.size_bytes for group in done)
+        seconds = time.monotonic() - self.started
+        return rewrite_plan.result(plan, keys, counts, bytes_written, seconds)
 
     def _rewrite_tasks(
         self,
@@ -314,39 +306,21 @@ class _DistributedPass:
         parts: Sequence[MapPart],
         keys: OffsetMap,
     ) -> list[RewriteTask]:
-        saved = keys.save(self._directory / "offset-map")
+        saved = keys.save(self.directory / "offset-map")
         small = replace(rewrite_plan, groups=())
         befores = transactions_before(groups, parts)
         return [
-            RewriteTask(group, small, saved, before, self._directory)
+            RewriteTask(group, small, saved, before, self.directory)
             for group, before in zip(groups, befores, strict=True)
         ]
 
     def _install(self, group: Sequence[SourceSegment], rewritten: RewrittenGroup) -> None:
-        log, bases = self._log, [source.base_offset for source in group]
-        disk, epoch = log.maintenance.disk, self._truncation_epoch
+        log, bases = self.log, [source.base_offset for source in group]
+        disk, epoch = log.maintenance.disk, self.truncation_epoch
         path = rewritten.move_to(log.path, disk)
         new = Segment(disk, path, rewritten.base_offset, rewritten.size_bytes, log.config)
         old_bytes = sum(source.facts.size_bytes for source in group)
         log.maintenance.replace_segments(bases, new, old_bytes=old_bytes, truncation_epoch=epoch)
 
     def _step(self, sources: Sequence[SourceSegment]) -> None:
-        self._control.step(self._log.path, sum(source.facts.size_bytes for source in sources))
-
-    def _result(
-        self, rewrite_plan: RewritePlan, done: Sequence[RewrittenGroup], keys: OffsetMap
-    ) -> CleaningResult:
-        return CleaningResult(
-            first_dirty_offset=self._plan.first_dirty_offset,
-            end_offset=rewrite_plan.end_offset,
-            first_uncleanable_offset=rewrite_plan.bound,
-            groups=rewrite_plan.bases,
-            map_entries=keys.entries,
-            is_map_full=False,
-            bytes_read=sum(facts.size_bytes for group in rewrite_plan.groups for facts in group),
-            bytes_written=sum(group.size_bytes for group in done),
-            records_read=sum(group.records_read for group in done),
-            records_kept=sum(group.records_kept for group in done),
-            records_without_key=sum(group.records_without_key for group in done),
-            seconds=time.monotonic() - self._started,
-        )
+        self.control.step(self.log.path, sum(source.facts.size_bytes for source in sources))

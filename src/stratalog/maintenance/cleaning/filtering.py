@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.producer_transitions import ProducerState
 
-NOT_MAPPED: Final = -1
-"""Instead of an offset: the key is not in the offset map."""
-
 
 class RecordReason(enum.StrEnum):
     """Why a record is kept or dropped."""
@@ -53,17 +50,8 @@ class RecordReason(enum.StrEnum):
     MARKER_EXPIRED = "marker of a transaction without data, past its delete horizon"
 
 
-class BatchAction(enum.StrEnum):
-    """What a pass does with a batch."""
-
-    COPIED = "copied"
-    REBUILT = "rebuilt"
-    EMPTIED = "kept as a header without records"
-    DROPPED = "dropped"
-
-
 class BatchReason(enum.StrEnum):
-    """Why it does that."""
+    """Why a pass keeps, changes or drops a batch."""
 
     ALL_KEPT = "every record is kept"
     RECORDS_DROPPED = "some records are dropped"
@@ -74,6 +62,19 @@ class BatchReason(enum.StrEnum):
     NOTHING_LEFT = "no record is kept"
     ABORTED = "its transaction was aborted"
     MARKER_EXPIRED = "a marker without data, past its delete horizon"
+
+
+class BatchAction(enum.StrEnum):
+    """What a pass does with a batch."""
+
+    COPIED = "copied"
+    REBUILT = "rebuilt"
+    EMPTIED = "kept as a header without records"
+    DROPPED = "dropped"
+
+
+NOT_MAPPED: Final = -1
+"""Instead of an offset: the key is not in the offset map."""
 
 
 class RecordDecision(NamedTuple):

@@ -64,19 +64,16 @@ class RecordTrace(NamedTuple):
     """The earliest time, if it depends on the clock."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KeyTrace:
     """The records of one key, and what happens to them."""
 
     key: bytes
     plan: CleaningPlan
-    record_count: int
     records: tuple[RecordTrace, ...]
     """Records in offset order; only the newest if there are very many."""
-
-    @property
-    def newest(self) -> RecordTrace | None:
-        return self.records[-1] if self.records else None
+    record_count: int
+    """How many there are, listed or not."""
 
 
 def trace_key(
@@ -93,7 +90,7 @@ def trace_key(
     tracer = _Tracer(log, offsets, plan, config)
     newest = offsets[max(0, len(offsets) - records_max) :]
     records = tuple(trace for offset in newest if (trace := tracer.trace(offset)) is not None)
-    return KeyTrace(key, plan, len(offsets), records)
+    return KeyTrace(key, plan, records, len(offsets))
 
 
 def _scan(log: LogReader, key: bytes, on_progress: Callable[[int], None]) -> Iterator[list[int]]:

@@ -23,6 +23,7 @@ from stratalog.errors import CleaningAbortedError, CorruptError, SegmentGoneErro
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import FileKind
+from stratalog.format.times import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +34,6 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
     from stratalog.log.segment_list import SegmentList
-
-_MS_NS: Final = 1_000_000
-
-
-class CheckpointReset(enum.StrEnum):
-    """Why a checkpointed offset is ignored."""
-
-    BELOW_LOG_START = "below the log start offset"
-    BEYOND_LOG_END = "beyond the log end offset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +99,7 @@ def _segment_facts(
 ) -> CleanerSegment:
     view = segments[slot]
     try:
-        mtime_ms = view.path.stat().st_mtime_ns // _MS_NS
+        mtime_ms = view.path.stat().st_mtime_ns // NS_PER_MS
     except FileNotFoundError:
         raise SegmentGoneError(view.path) from None
     largest = first = NO_TIMESTAMP
@@ -134,6 +126,13 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+class CheckpointReset(enum.StrEnum):
+    """Why a checkpointed offset is ignored."""
+
+    BELOW_LOG_START = "below the log start offset"
+    BEYOND_LOG_END = "beyond the log end offset"
 
 
 def dirty_start(
@@ -215,8 +214,6 @@ def legacy_delete_horizon_ms(
 
 
 # -- the plan
-
-NO_DELAY: Final = 0
 
 
 class BoundKind(enum.StrEnum):
@@ -377,6 +374,9 @@ def _base_of_holder(segments: Sequence[CleanerSegment], offset: int) -> int:
     return bases[max(0, bisect_right(bases, offset) - 1)]
 
 
+NO_DELAY: Final = 0
+
+
 def _max_lag_exceeded_ms(waiting: Sequence[CleanerSegment], config: LogConfig, now_ms: int) -> int:
     """By how much the oldest first batch exceeds the lag. All dirty sealed segments count, also
     those above the bound."""
@@ -464,6 +464,15 @@ class CleaningResult:
     records_without_key: int
     """Dropped: a compacted log cannot have them."""
     seconds: float
+
+
+class RecordCounts(NamedTuple):
+    """What became of the records that were read."""
+
+    read: int = 0
+    kept: int = 0
+    without_key: int = 0
+    """Dropped: a compacted log cannot have them."""
 
 
 class PassControl(NamedTuple):

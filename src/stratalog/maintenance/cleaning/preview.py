@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.log.producer_transitions import ProducerState
+from stratalog.maintenance.cleaning.cleaner import DEDUPE_BUFFER_BYTES
 from stratalog.maintenance.cleaning.filtering import last_records
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
 from stratalog.maintenance.cleaning.rewriting import RewritePlan, Rewriter
@@ -19,23 +20,16 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.log.partition_view import PartitionView
-    from stratalog.maintenance.cleaning.plan import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, RecordCounts
     from stratalog.maintenance.cleaning.sources import SourceSegment
-
-_MEMORY_BYTES = 128 << 20
 
 
 class CleaningPreview(NamedTuple):
-    """Size of the segments that a pass reads, and of those that would replace them."""
+    """What a pass would free and keep."""
 
-    before_bytes: int
-    after_bytes: int
-    records: int
-    records_kept: int
-
-    @property
-    def freed_bytes(self) -> int:
-        return self.before_bytes - self.after_bytes
+    freed_bytes: int
+    """By how much the log would be smaller."""
+    records: RecordCounts
 
 
 def preview_cleaning(
@@ -43,13 +37,12 @@ def preview_cleaning(
     plan: CleaningPlan,
     config: LogConfig,
     *,
-    memory_bytes: int = _MEMORY_BYTES,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> CleaningPreview:
     """What a pass over the planned range would do. Reads the log, and never writes."""
     first_dirty = plan.first_dirty_offset
     sources = source_segments(view, plan)
-    keys = OffsetMap(memory_bytes)
+    keys = OffsetMap(DEDUPE_BUFFER_BYTES)
     with BatchReader() as reader:
         dirty = [source for source in sources if source.end_offset > first_dirty]
         map_keys(keys, dirty, first_dirty, reader, on_progress)
@@ -60,7 +53,7 @@ def preview_cleaning(
         cleaned = [source for group in rewrite_plan.grouped(sources) for source in group]
         after_bytes = sum(_rewritten_bytes(rewriter, each, reader, on_progress) for each in cleaned)
     before_bytes = sum(source.facts.size_bytes for source in cleaned)
-    return CleaningPreview(before_bytes, after_bytes, rewriter.records_read, rewriter.records_kept)
+    return CleaningPreview(before_bytes - after_bytes, rewriter.counts)
 
 
 def _rewritten_bytes(

@@ -26,6 +26,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.batch_table import add_batches
 from stratalog.format.compression import compress
+from stratalog.format.counts import added
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.kernels import cleaning as kernel
@@ -43,7 +44,12 @@ from stratalog.maintenance.cleaning.filtering import (
     last_records,
 )
 from stratalog.maintenance.cleaning.offset_map import events_of
-from stratalog.maintenance.cleaning.plan import group_segments, legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.plan import (
+    CleaningResult,
+    RecordCounts,
+    group_segments,
+    legacy_delete_horizon_ms,
+)
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -123,10 +129,29 @@ class RewritePlan:
         by_base = {source.base_offset: source for source in sources}
         return [tuple(by_base[facts.base_offset] for facts in group) for group in self.groups]
 
-    @property
-    def bases(self) -> tuple[tuple[int, ...], ...]:
-        """Base offsets of the segments in each group."""
-        return tuple(tuple(facts.base_offset for facts in group) for group in self.groups)
+    def result(
+        self,
+        plan: CleaningPlan,
+        offset_map: OffsetMap,
+        counts: RecordCounts,
+        bytes_written: int,
+        seconds: float,
+    ) -> CleaningResult:
+        """What the pass did, once all groups are rewritten."""
+        return CleaningResult(
+            first_dirty_offset=plan.first_dirty_offset,
+            end_offset=self.end_offset,
+            first_uncleanable_offset=self.bound,
+            groups=tuple(tuple(facts.base_offset for facts in group) for group in self.groups),
+            map_entries=offset_map.entries,
+            is_map_full=offset_map.is_full,
+            bytes_read=sum(facts.size_bytes for group in self.groups for facts in group),
+            bytes_written=bytes_written,
+            records_read=counts.read,
+            records_kept=counts.kept,
+            records_without_key=counts.without_key,
+            seconds=seconds,
+        )
 
 
 OUT_BYTES: Final = 8 << 20
@@ -190,20 +215,13 @@ class Rewriter:
                 ),
             }
         )
-        self._legacy = [0, 0, 0]  # messages of the old formats: read, kept, without a key
+        self._legacy = RecordCounts()  # messages of the old formats
 
     @property
-    def records_read(self) -> int:
-        return int(self.state[kernel.RECORDS_READ]) + self._legacy[0]
-
-    @property
-    def records_kept(self) -> int:
-        return int(self.state[kernel.RECORDS_KEPT]) + self._legacy[1]
-
-    @property
-    def records_without_key(self) -> int:
-        """Dropped: a compacted log cannot have them."""
-        return int(self.state[kernel.INVALID_RECORDS]) + self._legacy[2]
+    def counts(self) -> RecordCounts:
+        """Of all runs so far."""
+        words = [kernel.RECORDS_READ, kernel.RECORDS_KEPT, kernel.INVALID_RECORDS]
+        return added(self._legacy, RecordCounts(*self.state[words].tolist()))
 
     def rewrite_segment(
         self,
@@ -303,9 +321,9 @@ class Rewriter:
                 )
             except UnsupportedError as error:
                 raise UnsupportedError(f"{run.path}: {error}") from None
-            self._legacy[0] += len(filtered.decisions)
-            self._legacy[1] += len(filtered.kept)
-            self._legacy[2] += sum(v.reason is RecordReason.NO_KEY for v in filtered.decisions)
+            without_key = sum(v.reason is RecordReason.NO_KEY for v in filtered.decisions)
+            counts = RecordCounts(len(filtered.decisions), len(filtered.kept), without_key)
+            self._legacy = added(self._legacy, counts)
             if filtered.action is BatchAction.DROPPED:
                 continue
             written = run.rows[row : row + 1].copy()

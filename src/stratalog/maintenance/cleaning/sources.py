@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.maintenance.cleaning.plan import CleanerSegment, CleaningPlan
 
-CHUNK_BYTES: Final = 4 << 20
-PART_BYTES: Final = 8 << 20
-
 
 class BatchRun(NamedTuple):
     """Batches in file order. Valid until the next run is requested."""
@@ -82,6 +79,10 @@ class BatchRun(NamedTuple):
             path=self.path,
             offsets=offsets,
         )
+
+
+CHUNK_BYTES: Final = 4 << 20
+PART_BYTES: Final = 8 << 20
 
 
 class BatchReader:

@@ -155,10 +155,7 @@ def _changes(plan: RepairPlan, new: Path) -> list[RepairedFile]:
         if not after.exists():
             found.append(RepairedFile(name, existed=True, is_removed=True))
         elif not before.exists() or not before.samefile(after):
-            status = after.stat()
-            found.append(
-                RepairedFile(name, before.exists(), False, status.st_size, status.st_mtime_ns)
-            )
+            found.append(RepairedFile.written(after, existed=before.exists()))
     return found
 
 
@@ -302,8 +299,7 @@ def _check_unchanged(repair: Repair, change: RepairedFile) -> None:
         status = path.stat()
         kept = repair.directory / OLD / change.name
         is_old = change.existed and (not kept.exists() or kept.samefile(path))
-        is_ours = (status.st_size, status.st_mtime_ns) == (change.size_bytes, change.mtime_ns)
-        if not (is_old or is_ours) or (change.is_removed and not is_old):
+        if not (is_old or change.is_as_written(status)) or (change.is_removed and not is_old):
             raise RepairError(
                 f"{path}: changed since the repair, so undoing it would lose data; to restore the "
                 f"old files anyway, copy them from {repair.directory / OLD}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from stratalog.errors import RepairError
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
     from stratalog.storage.disk import Disk
@@ -28,6 +29,16 @@ class RepairedFile:
     size_bytes: int = 0
     """After the repair; with the next one it shows whether somebody has changed the file since."""
     mtime_ns: int = 0
+
+    @classmethod
+    def written(cls, path: Path, *, existed: bool) -> Self:
+        """A file as the repair leaves it; `path` is that of its new content."""
+        status = path.stat()
+        return cls(path.name, existed, False, status.st_size, status.st_mtime_ns)
+
+    def is_as_written(self, status: os.stat_result) -> bool:
+        """Whether nobody has changed the file since the repair."""
+        return (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.mtime_ns)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,16 @@ class FileBytes(NamedTuple):
     """What to write in place of the first bytes."""
 
 
+class SegmentRepair(NamedTuple):
+    """A segment that is written anew."""
+
+    name: str
+    base_offset: int
+    pieces: tuple[FileBytes, ...]
+    is_new: bool
+    """The partition has no such file: it comes from copies."""
+
+
 class RestoredOffsets(NamedTuple):
     """Offsets that come back from a copy."""
 
@@ -86,16 +96,6 @@ class DivergingCopy(NamedTuple):
             f"{self.path} from offset {self.offset} on: its leader epoch is {self.copy_epoch} "
             f"there, not {self.leader_epoch}"
         )
-
-
-class SegmentRepair(NamedTuple):
-    """A segment that is written anew."""
-
-    name: str
-    base_offset: int
-    pieces: tuple[FileBytes, ...]
-    is_new: bool
-    """The partition has no such file: it comes from copies."""
 
 
 class KnownFacts(NamedTuple):
@@ -295,18 +295,18 @@ class RepairedLog:
         self.quarantined += segment.corrupt
         at = 0
         for corrupt in segment.corrupt:
-            self._keep(segment, at, corrupt.position)
+            self._keep(segment, at, corrupt.place.position)
             self._is_changed = True
             hole = _Hole(
                 segment.path,
                 corrupt.first_offset,
                 corrupt.next_offset,
-                corrupt.reason,
+                corrupt.place.reason,
                 is_corrupt=True,
                 may_roll=corrupt.next_offset is None,
             )
             self._fill(hole, self._copies)
-            at = corrupt.position + corrupt.size_bytes
+            at = corrupt.place.position + corrupt.place.size_bytes
         self._keep(segment, at, segment.end_position)
         self.next_offset = max(self.next_offset, segment.next_offset, segment.base_offset)
 

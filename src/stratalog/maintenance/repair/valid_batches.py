@@ -57,19 +57,25 @@ class ValidBatch(NamedTuple):
     """The file has another base offset or leader epoch, which is wrong."""
 
 
-class CorruptBytes(NamedTuple):
-    """Bytes of a segment that hold no valid batch."""
+class CorruptPlace(NamedTuple):
+    """Bytes that hold no valid batch, and why."""
 
-    path: Path
     position: int
     size_bytes: int
+    reason: str
+    is_torn: bool = False
+    """The beginning of a batch at the end of the log: what a crash leaves."""
+
+
+class CorruptBytes(NamedTuple):
+    """Such bytes of a segment, and the offsets that are missing there."""
+
+    path: Path
+    place: CorruptPlace
     first_offset: int
     """The offset that is expected here."""
     next_offset: int | None
     """Offset of what follows; None at the end of the log."""
-    reason: str
-    is_torn: bool = False
-    """The beginning of a batch at the end of the log: what a crash leaves."""
 
 
 _NUMBERS: Final = ValidBatch._fields[1:-1]
@@ -205,20 +211,13 @@ def epoch_at(known: Sequence[EpochEntry], offset: int) -> int | None:
     return next((each.epoch for each in reversed(known) if each.start_offset <= offset), None)
 
 
-class _Fault(NamedTuple):
-    position: int
-    size_bytes: int
-    reason: str
-    is_torn: bool = False
-
-
 def _scan(
     segment: SegmentView, next_base: int | None, next_valid_base: int | None
 ) -> ScannedSegment:
     """`next_base` is that of the next segment, `next_valid_base` that of the next one with a valid
     batch."""
     chunks: list[NDArray[Any]] = [np.empty(0, _ROW)]
-    faults: list[_Fault] = []
+    faults: list[CorruptPlace] = []
     end_position = segment.size_bytes
     for step in SegmentScan(segment):
         if not isinstance(step, CorruptRange):
@@ -229,8 +228,8 @@ def _scan(
             end_position = step.position
         else:
             size_bytes, is_torn = step.end - step.position, step.is_torn and next_base is None
-            faults.append(_Fault(step.position, size_bytes, step.reason, is_torn))
-    rows, misplaced = np.concatenate(chunks), list[_Fault]()
+            faults.append(CorruptPlace(step.position, size_bytes, step.reason, is_torn))
+    rows, misplaced = np.concatenate(chunks), list[CorruptPlace]()
     outside, is_certain = rows[:0], np.empty(0, np.bool_)
     if not _is_in_order(rows, segment.base_offset, next_base):
         if _is_in_order(rows, segment.base_offset, next_valid_base):
@@ -256,12 +255,14 @@ def _scan(
     )
 
 
-def _divided(chunk: Chunk) -> tuple[NDArray[Any], list[_Fault]]:
+def _divided(chunk: Chunk) -> tuple[NDArray[Any], list[CorruptPlace]]:
     """The batches that can be read, and those that cannot."""
     status = chunk.found["status"]
     is_bad = np.isin(status, list(map(int, _UNREADABLE)))
     bad = [
-        _Fault(int(row["position"]), int(row["size_bytes"]), _UNREADABLE[BatchStatus(int(why))])
+        CorruptPlace(
+            int(row["position"]), int(row["size_bytes"]), _UNREADABLE[BatchStatus(int(why))]
+        )
         for row, why in zip(chunk.rows[is_bad], status[is_bad], strict=True)
     ]
     good = chunk.rows[~is_bad]
@@ -284,12 +285,12 @@ def _is_in_order(rows: NDArray[Any], base_offset: int, limit: int | None) -> boo
 
 def _place_corrected(
     rows: NDArray[Any], base_offset: int, next_base: int | None
-) -> tuple[list[int], list[_Fault]]:
+) -> tuple[list[int], list[CorruptPlace]]:
     """Numbers of the batches whose offsets increase, those with a wrong base offset put right if
     their place is certain; and the others."""
     limit = OFFSET_MAX if next_base is None else next_base
     kept: list[int] = []
-    misplaced: list[_Fault] = []
+    misplaced: list[CorruptPlace] = []
     expected = base_offset
     for at in range(len(rows)):
         first, last = int(rows["first_offset"][at]), int(rows["last_offset"][at])
@@ -306,7 +307,9 @@ def _place_corrected(
             rows[at]["is_corrected"] = True
         elif is_wrong:
             reason = f"offset {first} is out of order, expected {expected}"
-            misplaced.append(_Fault(int(rows["position"][at]), int(rows["size_bytes"][at]), reason))
+            misplaced.append(
+                CorruptPlace(int(rows["position"][at]), int(rows["size_bytes"][at]), reason)
+            )
             continue
         kept.append(at)
         expected = int(rows["last_offset"][at]) + 1
@@ -327,17 +330,15 @@ def _is_in_a_run(rows: NDArray[Any], is_outside: NDArray[np.bool_]) -> NDArray[n
 
 
 def _corrupt_bytes(
-    segment: SegmentView, next_base: int | None, rows: NDArray[Any], fault: _Fault
+    segment: SegmentView, next_base: int | None, rows: NDArray[Any], place: CorruptPlace
 ) -> CorruptBytes:
     """The corrupt ranges, with the offsets that are missing there."""
-    at = int(np.searchsorted(rows["position"], fault.position))
+    at = int(np.searchsorted(rows["position"], place.position))
     first = int(rows["last_offset"][at - 1]) + 1 if at else segment.base_offset
     after = int(rows["first_offset"][at]) if at < len(rows) else next_base
-    if fault.is_torn:
-        after = _declared_end(segment, fault.position, first)
-    return CorruptBytes(
-        segment.path, fault.position, fault.size_bytes, first, after, fault.reason, fault.is_torn
-    )
+    if place.is_torn:
+        after = _declared_end(segment, place.position, first)
+    return CorruptBytes(segment.path, place, first, after)
 
 
 def _declared_end(segment: SegmentView, position: int, expected: int) -> int | None:

@@ -18,6 +18,7 @@ from posixpath import dirname
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import AccessDeniedError
+from stratalog.format.counts import added
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -202,9 +203,6 @@ class VerifyCounts(NamedTuple):
     """Control records included; those of old compressed sets are not counted."""
     index_entries: int = 0
 
-    def plus(self, other: VerifyCounts) -> VerifyCounts:
-        return VerifyCounts(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 class VerifyReport(NamedTuple):
     """All findings, and how much was verified."""
@@ -214,12 +212,9 @@ class VerifyReport(NamedTuple):
 
     @classmethod
     def sum(cls, reports: Iterable[VerifyReport]) -> VerifyReport:
-        findings: list[Finding] = []
-        counts = VerifyCounts()
-        for report in reports:
-            findings += report.findings
-            counts = counts.plus(report.counts)
-        return cls(tuple(findings), counts)
+        found = list(reports)
+        findings = tuple(finding for report in found for finding in report.findings)
+        return cls(findings, added(VerifyCounts(), *(report.counts for report in found)))
 
     def count_of(self, severity: Severity) -> int:
         return sum(finding.severity is severity for finding in self.findings)

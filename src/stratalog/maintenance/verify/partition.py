@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptError, InvalidNameError, StratalogError
 from stratalog.format.checkpoint import decode_leader_epochs
+from stratalog.format.counts import added
 from stratalog.format.directory_metadata import decode_partition_metadata
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
@@ -144,8 +145,7 @@ def combine_segment_reports(
         findings.add(Fault.EPOCHS_PAST_END, where, what)
     found = [*plan.findings, *_segment_findings(plan, in_order), *findings.close()]
     counts = VerifyCounts(partitions=1, files=plan.files)
-    for segment in in_order:
-        counts = counts.plus(segment.counts)
+    counts = added(counts, *(segment.counts for segment in in_order))
     codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
     report = VerifyReport(downgraded(found, codes=codes), counts)
     return PartitionReport(plan.path, plan.topic_partition, end, report)

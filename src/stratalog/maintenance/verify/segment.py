@@ -283,20 +283,20 @@ class VerifyTask:
     """Of the `.log` file."""
     base_offset: int
     size_bytes: int
-    identity: FileIdentity | None = None
-    next_base: int | None = None
+    identity: FileIdentity | None
+    next_base: int | None
     """Base offset of the segment after it; None for the last."""
-    is_first: bool = False
+    is_first: bool
     """Nothing was ever written before it."""
-    was_clean: bool = False
+    was_clean: bool
     """The last writer closed the log directory cleanly."""
-    epochs: tuple[EpochEntry, ...] = ()
+    epochs: tuple[EpochEntry, ...]
     """Leader epochs of the partition; empty if they are not known."""
-    snapshot_before: Path | None = None
-    """The producer snapshot at the base offset."""
-    snapshots: tuple[tuple[int, Path], ...] = ()
+    snapshot_before: Path | None
+    """The producer snapshot at the base offset, if there is one."""
+    snapshots: tuple[tuple[int, Path], ...]
     """Snapshots above the base offset and up to that of the next segment, by offset."""
-    swapped: tuple[str, ...] = ()
+    swapped: tuple[str, ...]
     """Extensions of side files that still end in `.swap`: compaction was interrupted after it had
     renamed the log, and the next writer renames them."""
 
