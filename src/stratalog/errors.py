@@ -26,8 +26,8 @@
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── SegmentGoneError              a broker removed or replaced it since the directory was listed
     ├── CleaningAbortedError          the log changed while it was cleaned; nothing was replaced
-    ├── InvalidLeaderEpochError       a leader epoch or its start offset is negative
     ├── OffsetOverflowError           too far above the segment's base offset; the log must roll
+    ├── InvalidLeaderEpochError       a leader epoch or its start offset is negative
     ├── LockedError                   another process writes to the log directory
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      directories of different clusters, or the same partition twice
@@ -204,6 +204,13 @@ class RecordsTooLargeError(LimitExceededError, CorruptRecordError):
 class ConfigError(StratalogError):
     """A setting's name or value is not one Kafka accepts."""
 
+    name: str
+    """Kafka's name of the setting, as the user wrote it; empty if the error is about a file."""
+    value: object
+    """The rejected value; None if the name itself was rejected."""
+    suggestions: tuple[str, ...]
+    """Similar names, the closest first."""
+
     def __init__(
         self,
         name: str,
@@ -213,14 +220,8 @@ class ConfigError(StratalogError):
         suggestions: tuple[str, ...] = (),
         path: Path | None = None,
     ) -> None:
-        self.name = name
-        """Kafka's name of the setting, as the user wrote it; empty if the error is about a file."""
-        self.reason = reason
-        self.value = value
-        """The rejected value; None if the name itself was rejected."""
-        self.suggestions = suggestions
-        """Similar names, the closest first."""
-        self.path = path
+        self.name, self.reason, self.value = name, reason, value
+        self.suggestions, self.path = suggestions, path
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -306,10 +307,6 @@ class CleaningAbortedError(StratalogError):
         super().__init__(f"{path}: cleaning was aborted: {reason}")
 
 
-class InvalidLeaderEpochError(StratalogError):
-    """A leader epoch or its start offset is negative."""
-
-
 class OffsetOverflowError(StratalogError):
     """The offset does not fit the 31 bits above its segment's base offset."""
 
@@ -319,6 +316,10 @@ class OffsetOverflowError(StratalogError):
         super().__init__(
             f"offset {offset} is too far above base offset {base_offset} of its segment"
         )
+
+
+class InvalidLeaderEpochError(StratalogError):
+    """A leader epoch or its start offset is negative."""
 
 
 class LockedError(StratalogError):

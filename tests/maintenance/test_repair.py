@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import InvalidArgumentError, RepairError, StorageError
-from stratalog.format.batch import BatchHeader
-from stratalog.format.record import with_payload
+from stratalog.format.batch import BatchHeader, with_payload
 from stratalog.log.partition_view import PartitionView
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.repair.files import (

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_HERE: Final = "127.0.0.1"
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})
 _BACKLOG: Final = 511
 _ACCEPTS_MAX: Final = 64
 _RETRY_MS: Final = 500
 _SWEEP_MS: Final = 5_000
-_HERE: Final = "127.0.0.1"
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})
 
 
 class ListeningSocket:

@@ -16,7 +16,6 @@ from stratalog.broker.groups.environment import (
     Environment,
     GroupRequest,
     GroupSettings,
-    OffsetsProducer,
     TopicFacts,
 )
 from stratalog.broker.groups.group_log import OffsetsTopic
@@ -377,7 +376,7 @@ class GroupHandlers(HandlerGroup):
         def commit(asked: GroupRequest) -> Body:
             producer = ProducerIdentity(asked.body["producerId"], asked.body["producerEpoch"])
             self._join_transaction(request, producer)
-            return self.coordinator.commit_in_transaction(asked, OffsetsProducer(*producer))
+            return self.coordinator.commit_in_transaction(asked, producer)
 
         return self._committed(request, commit)
 

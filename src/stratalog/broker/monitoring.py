@@ -38,14 +38,6 @@ _TIMEOUT_MS: Final = 10_000
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Page(NamedTuple):
-    """A response to GET."""
-
-    status: str
-    content_type: str
-    content: bytes
-
-
 # -- the pages
 
 
@@ -195,6 +187,14 @@ def _process_metrics(started_s: float) -> Iterable[_Metric]:
 
 
 # -- HTTP
+
+
+class Page(NamedTuple):
+    """A response to GET."""
+
+    status: str
+    content_type: str
+    content: bytes
 
 
 class PageServer:

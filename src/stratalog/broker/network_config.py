@@ -24,40 +24,25 @@ _AUTHORIZERS: Final = frozenset(
 class NetworkConfig:
     """The settings by Kafka's names, with `_` for `.`."""
 
-    allow_everyone_if_no_acl_found: bool = setting(
-        Boolean(), False, "Whether everyone may use a resource that has no ACL."
-    )
-    connection_failed_authentication_delay_ms: int = setting(
-        integer(0), 100, "Delay of the response to a failed authentication."
-    )
-    connections_max_idle_ms: int = setting(
-        long_integer(),
-        10 * MINUTE_MS,
-        "A connection is closed if its client neither sends requests nor reads responses for "
-        "this time.",
-    )
-    connections_max_reauth_ms: int = setting(
-        long_integer(0), 0, "Time within which a SASL client must reauthenticate; 0: never."
-    )
-    max_connections: int = setting(
-        integer(0),
-        INT_MAX,
-        "Maximum number of connections. Further clients wait until one is closed.",
-    )
-    max_connections_per_ip: int = setting(
-        integer(0),
-        INT_MAX,
-        "Maximum number of connections from one address. Further ones are closed at once.",
-    )
-    queued_max_request_bytes: int = setting(
-        long_integer(),
-        256 << 20,
-        "Memory for requests that have arrived only in part; -1, Kafka's default, means no limit.",
-    )
-    sasl_server_max_receive_size: int = setting(
-        integer(), 512 << 10, "Largest request of a client that has not authenticated yet."
-    )
-    socket_request_max_bytes: int = setting(integer(1), 100 << 20, "Largest request.")
+    allow_everyone_if_no_acl_found: bool = setting(Boolean(), False)
+    """Whether everyone may use a resource that has no ACL."""
+    connection_failed_authentication_delay_ms: int = setting(integer(0), 100)
+    """Delay of the response to a failed authentication."""
+    connections_max_idle_ms: int = setting(long_integer(), 10 * MINUTE_MS)
+    """A connection is closed if its client neither sends requests nor reads responses for this
+    time."""
+    connections_max_reauth_ms: int = setting(long_integer(0), 0)
+    """Time within which a SASL client must reauthenticate; 0: never."""
+    max_connections: int = setting(integer(0), INT_MAX)
+    """Maximum number of connections. Further clients wait until one is closed."""
+    max_connections_per_ip: int = setting(integer(0), INT_MAX)
+    """Maximum number of connections from one address. Further ones are closed at once."""
+    queued_max_request_bytes: int = setting(long_integer(), 256 << 20)
+    """Memory for requests that have arrived only in part; -1, Kafka's default, means no limit."""
+    sasl_server_max_receive_size: int = setting(integer(), 512 << 10)
+    """Largest request of a client that has not authenticated yet."""
+    socket_request_max_bytes: int = setting(integer(1), 100 << 20)
+    """Largest request."""
 
     def __post_init__(self) -> None:
         NETWORK_DEFINITIONS.validate(self)

@@ -53,191 +53,109 @@ _TYPO_SIMILARITY: Final = 0.8
 class BrokerConfig:
     """A broker's settings. `BrokerConfig()` is a Kafka 4.0 broker without any configuration."""
 
-    auto_create_topics_enable: bool = setting(
-        Boolean(), True, "Whether using a topic that does not exist creates it."
-    )
-    default_replication_factor: int = setting(
-        integer(), 1, "Default number of replicas of a new topic; only 1 is supported here."
-    )
-    delete_topic_enable: bool = setting(Boolean(), True, "Whether topics may be deleted.")
-    group_consumer_heartbeat_interval_ms: int = setting(
-        integer(1), 5_000, "Time between two heartbeats of a member of a consumer group."
-    )
-    group_consumer_max_size: int = setting(
-        integer(1), INT_MAX, "Maximum number of members of a consumer group."
-    )
-    group_consumer_session_timeout_ms: int = setting(
-        integer(1), 45_000, "Time without a heartbeat after which a consumer group drops a member."
-    )
-    group_initial_rebalance_delay_ms: int = setting(
-        integer(),
-        3_000,
-        "Time that an empty group waits for more members after the first one has joined.",
-    )
-    group_max_session_timeout_ms: int = setting(
-        integer(), 30 * MINUTE_MS, "Longest session timeout that a member may request."
-    )
-    group_max_size: int = setting(
-        integer(1), INT_MAX, "Maximum number of members of a classic group."
-    )
-    group_min_session_timeout_ms: int = setting(
-        integer(), 6_000, "Shortest session timeout that a member may request."
-    )
-    log_cleaner_backoff_ms: int = setting(
-        long_integer(0), 15_000, "Pause of the cleaner when there is nothing to compact."
-    )
-    log_cleaner_dedupe_buffer_size: int = setting(
-        long_integer(),
-        128 * _MIB,
-        "Memory for the keys of the logs being compacted, for all threads together.",
-    )
-    log_cleaner_enable: bool = setting(Boolean(), True, "Whether compaction runs at all.")
-    log_cleaner_io_buffer_load_factor: float = setting(
-        Decimal(), 0.9, "Share of the memory for keys that may be filled in one cleaning pass."
-    )
-    log_cleaner_io_buffer_size: int = setting(
-        integer(0),
-        512 * 1024,
-        "Memory for reading and writing during compaction, for all threads together.",
-        is_carried=True,
-    )
-    log_cleaner_io_max_bytes_per_second: float = setting(
-        Decimal(),
-        sys.float_info.max,
-        "Maximum number of bytes per second that compaction reads and writes.",
-    )
-    log_cleaner_threads: int = setting(integer(0), 1, "Number of cleaner threads.")
-    log_dir_failure_timeout_ms: int = setting(
-        long_integer(1),
-        30_000,
-        "Time to report a failed directory to the controller before giving up.",
-        is_carried=True,
-    )
+    auto_create_topics_enable: bool = setting(Boolean(), True)
+    """Whether using a topic that does not exist creates it."""
+    default_replication_factor: int = setting(integer(), 1)
+    """Default number of replicas of a new topic; only 1 is supported here."""
+    delete_topic_enable: bool = setting(Boolean(), True)
+    """Whether topics may be deleted."""
+    group_consumer_heartbeat_interval_ms: int = setting(integer(1), 5_000)
+    """Time between two heartbeats of a member of a consumer group."""
+    group_consumer_max_size: int = setting(integer(1), INT_MAX)
+    """Maximum number of members of a consumer group."""
+    group_consumer_session_timeout_ms: int = setting(integer(1), 45_000)
+    """Time without a heartbeat after which a consumer group drops a member."""
+    group_initial_rebalance_delay_ms: int = setting(integer(), 3_000)
+    """Time that an empty group waits for more members after the first one has joined."""
+    group_max_session_timeout_ms: int = setting(integer(), 30 * MINUTE_MS)
+    """Longest session timeout that a member may request."""
+    group_max_size: int = setting(integer(1), INT_MAX)
+    """Maximum number of members of a classic group."""
+    group_min_session_timeout_ms: int = setting(integer(), 6_000)
+    """Shortest session timeout that a member may request."""
+    log_cleaner_backoff_ms: int = setting(long_integer(0), 15_000)
+    """Pause of the cleaner when there is nothing to compact."""
+    log_cleaner_dedupe_buffer_size: int = setting(long_integer(), 128 * _MIB)
+    """Memory for the keys of the logs being compacted, for all threads together."""
+    log_cleaner_enable: bool = setting(Boolean(), True)
+    """Whether compaction runs at all."""
+    log_cleaner_io_buffer_load_factor: float = setting(Decimal(), 0.9)
+    """Share of the memory for keys that may be filled in one cleaning pass."""
+    log_cleaner_io_buffer_size: int = setting(integer(0), 512 * 1024, is_carried=True)
+    """Memory for reading and writing during compaction, for all threads together."""
+    log_cleaner_io_max_bytes_per_second: float = setting(Decimal(), sys.float_info.max)
+    """Maximum number of bytes per second that compaction reads and writes."""
+    log_cleaner_threads: int = setting(integer(0), 1)
+    """Number of cleaner threads."""
+    log_dir_failure_timeout_ms: int = setting(long_integer(1), 30_000, is_carried=True)
+    """Time to report a failed directory to the controller before giving up."""
     log_dirs: tuple[str, ...] = setting(
         TextList(described="paths, none twice", drops_empty=True),
         ("/tmp/kafka-logs",),
-        "The log directories; a new partition is placed in the one with the fewest partitions.",
-        Synonym("log.dirs"),
-        Synonym("log.dir"),
+        "log.dirs",
+        "log.dir",
     )
-    log_flush_offset_checkpoint_interval_ms: int = setting(
-        integer(0), MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
-    )
-    log_flush_scheduler_interval_ms: int = setting(
-        long_integer(), LONG_MAX, "Time between two checks for logs whose `flush.ms` has passed."
-    )
-    log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        integer(0), MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
-    )
-    log_initial_task_delay_ms: int = setting(
-        long_integer(0), 30_000, "Time from the start to the first background task."
-    )
-    log_retention_check_interval_ms: int = setting(
-        long_integer(1), 5 * MINUTE_MS, "Time between two checks for segments to delete."
-    )
-    node_id: int = setting(
-        integer(0, also=-1),
-        -1,
-        "The id of this node in its cluster; -1: not set.",
-        Synonym("node.id"),
-        Synonym("broker.id"),
-    )
-    num_partitions: int = setting(integer(1), 1, "Default number of partitions of a new topic.")
-    num_recovery_threads_per_data_dir: int = setting(
-        integer(1),
-        2,
-        "Threads per log directory that load logs at startup and flush them at shutdown.",
-    )
-    offset_metadata_max_bytes: int = setting(
-        integer(),
-        4096,
-        "Largest metadata that a client may attach to a committed offset.",
-    )
-    offsets_commit_timeout_ms: int = setting(
-        integer(1),
-        5_000,
-        "Time within which a committed offset must be stored.",
-        is_carried=True,
-    )
-    offsets_load_buffer_size: int = setting(
-        integer(1),
-        5 * _MIB,
-        "Bytes per read while the offsets topic is loaded.",
-        is_carried=True,
-    )
-    offsets_retention_check_interval_ms: int = setting(
-        long_integer(1),
-        10 * MINUTE_MS,
-        "Time between two checks for expired offsets.",
-    )
-    offsets_retention_minutes: int = setting(
-        integer(1),
-        7 * 24 * 60,
-        "Minutes that the offsets of an empty group are kept.",
-    )
-    offsets_topic_compression_codec: int = setting(
-        integer(0, 4),
-        0,
-        "Codec of the offsets topic, by its number in a batch's attributes.",
-        is_carried=True,
-    )
-    offsets_topic_num_partitions: int = setting(
-        integer(1),
-        50,
-        "Partitions of the offsets topic; fixed once it exists.",
-    )
-    offsets_topic_replication_factor: int = setting(
-        short_integer(1), 3, "Replicas of the offsets topic.", is_carried=True
-    )
-    offsets_topic_segment_bytes: int = setting(
-        integer(1),
-        100 * _MIB,
-        "`segment.bytes` of the offsets topic.",
-    )
-    producer_id_expiration_check_interval_ms: int = setting(
-        integer(1), 10 * MINUTE_MS, "Time between two checks for expired producers."
-    )
-    producer_id_expiration_ms: int = setting(
-        integer(1), DAY_MS, "Time without a write after which a producer's state is forgotten."
-    )
-    replica_high_watermark_checkpoint_interval_ms: int = setting(
-        long_integer(), 5_000, "Time between two writes of the high-watermark checkpoint."
-    )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        integer(1), 10_000, "Time between two checks for transactions that have timed out."
-    )
-    transaction_max_timeout_ms: int = setting(
-        integer(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may request."
-    )
-    transaction_partition_verification_enable: bool = setting(
-        Boolean(),
-        True,
-        "Whether an append asks the coordinator if the partition is part of the transaction.",
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        integer(1), HOUR_MS, "Time between two checks for expired transactional ids."
-    )
-    transaction_state_log_load_buffer_size: int = setting(
-        integer(1),
-        5 * _MIB,
-        "Bytes per read while the transaction topic is loaded.",
-        is_carried=True,
-    )
-    transaction_state_log_min_isr: int = setting(
-        integer(1), 2, "`min.insync.replicas` of the transaction topic.", is_carried=True
-    )
-    transaction_state_log_num_partitions: int = setting(
-        integer(1), 50, "Partitions of the transaction topic; fixed once it exists."
-    )
-    transaction_state_log_replication_factor: int = setting(
-        short_integer(1), 3, "Replicas of the transaction topic.", is_carried=True
-    )
-    transaction_state_log_segment_bytes: int = setting(
-        integer(1), 100 * _MIB, "`segment.bytes` of the transaction topic."
-    )
-    transactional_id_expiration_ms: int = setting(
-        integer(1), 7 * DAY_MS, "Time without a change after which a transactional id expires."
-    )
+    """The log directories; a new partition is placed in the one with the fewest partitions."""
+    log_flush_offset_checkpoint_interval_ms: int = setting(integer(0), MINUTE_MS)
+    """Time between two writes of the recovery-point checkpoint."""
+    log_flush_scheduler_interval_ms: int = setting(long_integer(), LONG_MAX)
+    """Time between two checks for logs whose `flush.ms` has passed."""
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(integer(0), MINUTE_MS)
+    """Time between two writes of the log-start-offset checkpoint."""
+    log_initial_task_delay_ms: int = setting(long_integer(0), 30_000)
+    """Time from the start to the first background task."""
+    log_retention_check_interval_ms: int = setting(long_integer(1), 5 * MINUTE_MS)
+    """Time between two checks for segments to delete."""
+    node_id: int = setting(integer(0, also=-1), -1, "node.id", "broker.id")
+    """The id of this node in its cluster; -1: not set."""
+    num_partitions: int = setting(integer(1), 1)
+    """Default number of partitions of a new topic."""
+    num_recovery_threads_per_data_dir: int = setting(integer(1), 2)
+    """Threads per log directory that load logs at startup and flush them at shutdown."""
+    offset_metadata_max_bytes: int = setting(integer(), 4096)
+    """Largest metadata that a client may attach to a committed offset."""
+    offsets_commit_timeout_ms: int = setting(integer(1), 5_000, is_carried=True)
+    """Time within which a committed offset must be stored."""
+    offsets_load_buffer_size: int = setting(integer(1), 5 * _MIB, is_carried=True)
+    """Bytes per read while the offsets topic is loaded."""
+    offsets_retention_check_interval_ms: int = setting(long_integer(1), 10 * MINUTE_MS)
+    """Time between two checks for expired offsets."""
+    offsets_retention_minutes: int = setting(integer(1), 7 * 24 * 60)
+    """Minutes that the offsets of an empty group are kept."""
+    offsets_topic_compression_codec: int = setting(integer(0, 4), 0, is_carried=True)
+    """Codec of the offsets topic, by its number in a batch's attributes."""
+    offsets_topic_num_partitions: int = setting(integer(1), 50)
+    """Partitions of the offsets topic; fixed once it exists."""
+    offsets_topic_replication_factor: int = setting(short_integer(1), 3, is_carried=True)
+    """Replicas of the offsets topic."""
+    offsets_topic_segment_bytes: int = setting(integer(1), 100 * _MIB)
+    """`segment.bytes` of the offsets topic."""
+    producer_id_expiration_check_interval_ms: int = setting(integer(1), 10 * MINUTE_MS)
+    """Time between two checks for expired producers."""
+    producer_id_expiration_ms: int = setting(integer(1), DAY_MS)
+    """Time without a write after which a producer's state is forgotten."""
+    replica_high_watermark_checkpoint_interval_ms: int = setting(long_integer(), 5_000)
+    """Time between two writes of the high-watermark checkpoint."""
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(integer(1), 10_000)
+    """Time between two checks for transactions that have timed out."""
+    transaction_max_timeout_ms: int = setting(integer(1), 15 * MINUTE_MS)
+    """Longest timeout that a transactional producer may request."""
+    transaction_partition_verification_enable: bool = setting(Boolean(), True)
+    """Whether an append asks the coordinator if the partition is part of the transaction."""
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(integer(1), HOUR_MS)
+    """Time between two checks for expired transactional ids."""
+    transaction_state_log_load_buffer_size: int = setting(integer(1), 5 * _MIB, is_carried=True)
+    """Bytes per read while the transaction topic is loaded."""
+    transaction_state_log_min_isr: int = setting(integer(1), 2, is_carried=True)
+    """`min.insync.replicas` of the transaction topic."""
+    transaction_state_log_num_partitions: int = setting(integer(1), 50)
+    """Partitions of the transaction topic; fixed once it exists."""
+    transaction_state_log_replication_factor: int = setting(short_integer(1), 3, is_carried=True)
+    """Replicas of the transaction topic."""
+    transaction_state_log_segment_bytes: int = setting(integer(1), 100 * _MIB)
+    """`segment.bytes` of the transaction topic."""
+    transactional_id_expiration_ms: int = setting(integer(1), 7 * DAY_MS)
+    """Time without a change after which a transactional id expires."""
 
     log_config: LogConfig = dataclasses.field(default_factory=LogConfig)
     """The defaults of topics."""

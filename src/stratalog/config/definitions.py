@@ -1,15 +1,20 @@
-"""How a setting is declared: name, kind, default, one sentence, and the broker's names for it.
+"""How a setting is declared: name, kind, default, the broker's names for it, and one sentence.
 
-A config class is a frozen dataclass whose fields are declared with `setting`. The class body is the
-table: parsing, checks, error messages and docs/configuration.md all read it through
-`Definitions`. The field's name is Kafka's name with `_` for `.`.
+A config class is a frozen dataclass whose fields are declared with `setting`, each with its
+sentence below it. The class body is the table: parsing, checks, error messages, the broker's
+descriptions and docs/configuration.md all read it through `Definitions`. The field's name is
+Kafka's name with `_` for `.`.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import inspect
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from stratalog.errors import ConfigError
@@ -37,10 +42,10 @@ class Synonym(NamedTuple):
 class Definition:
     """One setting."""
 
+    config_class: type[Any]
     field: str
     kind: Kind[Any]
     default: object
-    doc: str
     synonyms: tuple[Synonym, ...] = ()
     """A broker's names for it, the strongest first."""
     is_carried: bool = False
@@ -52,6 +57,12 @@ class Definition:
     def name(self) -> str:
         """Kafka's name."""
         return self.field.replace("_", ".")
+
+    @property
+    def doc(self) -> str:
+        """What it means, in one sentence; empty if Stratalog is installed without its sources."""
+        sentences = _sentences(self.config_class)  # type: ignore[arg-type]  # classes have a hash
+        return sentences.get(self.field, "")
 
     def parse(self, raw: object) -> Any:
         """The value of `raw`."""
@@ -86,9 +97,24 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
+@cache
+def _sentences(config_class: type[Any]) -> dict[str, str]:
+    """The docstring below each field. Python does not keep them, so the source is read."""
+    try:
+        (definition,) = ast.parse(inspect.getsource(config_class)).body
+    except OSError:
+        return {}
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for statement, below in pairwise(definition.body):
+        match statement, below:
+            case ast.AnnAssign(target=ast.Name(field)), ast.Expr(ast.Constant(str(text))):
+                found[field] = " ".join(text.split())
+    return found
+
+
 class _Declared(NamedTuple):
     kind: Kind[Any]
-    doc: str
     synonyms: tuple[Synonym, ...]
     is_carried: bool
     later_minimum: int | None
@@ -97,13 +123,15 @@ class _Declared(NamedTuple):
 def setting(
     kind: Kind[T],
     default: T,
-    doc: str,
-    *synonyms: Synonym,
+    *synonyms: str | Synonym,
     is_carried: bool = False,
     later_minimum: int | None = None,
 ) -> T:
-    """A field of a config class. To a type checker it is its default value."""
-    declared = _Declared(kind, doc, synonyms, is_carried, later_minimum)
+    """A field of a config class. To a type checker it is its default value.
+
+    `synonyms` are a broker's names for it, the strongest first."""
+    all_synonyms = tuple(Synonym(each) if isinstance(each, str) else each for each in synonyms)
+    declared = _Declared(kind, all_synonyms, is_carried, later_minimum)
     return dataclasses.field(default=default, metadata={_DEFINITION: declared})
 
 
@@ -117,7 +145,9 @@ class Definitions(dict[str, Definition]):
         for field in dataclasses.fields(config_class):
             if _DEFINITION in field.metadata:
                 declared: _Declared = field.metadata[_DEFINITION]
-                definition = Definition(field.name, declared.kind, field.default, *declared[1:])
+                definition = Definition(
+                    config_class, field.name, declared.kind, field.default, *declared[1:]
+                )
                 found[definition.name] = definition
         return found
 

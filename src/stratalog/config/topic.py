@@ -124,218 +124,115 @@ class LogConfig:
     """A topic's settings. `LogConfig()` is a Kafka 4.0 broker without any configuration."""
 
     cleanup_policy: frozenset[CleanupPolicy] = setting(
-        POLICIES,
-        frozenset({CleanupPolicy.DELETE}),
-        "How space is freed: `delete` deletes old segments, `compact` keeps the last value of "
-        "each key.",
-        Synonym("log.cleanup.policy"),
+        POLICIES, frozenset({CleanupPolicy.DELETE}), "log.cleanup.policy"
     )
-    compression_gzip_level: int = setting(
-        integer(1, 9, also=-1),
-        -1,
-        "Level for recompression with gzip; -1 is zlib's own choice.",
-        Synonym("compression.gzip.level"),
-    )
-    compression_lz4_level: int = setting(
-        integer(1, 17),
-        9,
-        "Level for recompression with lz4.",
-        Synonym("compression.lz4.level"),
-    )
+    """How space is freed: `delete` deletes old segments, `compact` keeps the last value of each
+    key."""
+    compression_gzip_level: int = setting(integer(1, 9, also=-1), -1, "compression.gzip.level")
+    """Level for recompression with gzip; -1 is zlib's own choice."""
+    compression_lz4_level: int = setting(integer(1, 17), 9, "compression.lz4.level")
+    """Level for recompression with lz4."""
     compression_type: TopicCompression = setting(  # noqa: RUF009 - makes a field
-        COMPRESSION,
-        TopicCompression.PRODUCER,
-        "Codec that batches are stored with; `producer` stores them as they are sent.",
-        Synonym("compression.type"),
+        COMPRESSION, TopicCompression.PRODUCER, "compression.type"
     )
-    compression_zstd_level: int = setting(
-        integer(-131072, 22),
-        3,
-        "Level for recompression with zstd.",
-        Synonym("compression.zstd.level"),
-    )
-    delete_retention_ms: int = setting(
-        long_integer(0),
-        DAY_MS,
-        "How long a tombstone or transaction marker is kept after it was first cleaned.",
-        Synonym("log.cleaner.delete.retention.ms"),
-    )
-    file_delete_delay_ms: int = setting(
-        long_integer(0),
-        MINUTE_MS,
-        "Time between renaming a file to `.deleted` and removing it.",
-        Synonym("log.segment.delete.delay.ms"),
-    )
-    flush_messages: int = setting(
-        long_integer(1),
-        LONG_MAX,
-        "Number of records that may be appended before the log is fsynced.",
-        Synonym("log.flush.interval.messages"),
-    )
+    """Codec that batches are stored with; `producer` stores them as they are sent."""
+    compression_zstd_level: int = setting(integer(-131072, 22), 3, "compression.zstd.level")
+    """Level for recompression with zstd."""
+    delete_retention_ms: int = setting(long_integer(0), DAY_MS, "log.cleaner.delete.retention.ms")
+    """How long a tombstone or transaction marker is kept after it was first cleaned."""
+    file_delete_delay_ms: int = setting(long_integer(0), MINUTE_MS, "log.segment.delete.delay.ms")
+    """Time between renaming a file to `.deleted` and removing it."""
+    flush_messages: int = setting(long_integer(1), LONG_MAX, "log.flush.interval.messages")
+    """Number of records that may be appended before the log is fsynced."""
     flush_ms: int = setting(
-        long_integer(0),
-        LONG_MAX,
-        "Time after which appended records are fsynced.",
-        Synonym("log.flush.interval.ms"),
-        Synonym("log.flush.scheduler.interval.ms"),
+        long_integer(0), LONG_MAX, "log.flush.interval.ms", "log.flush.scheduler.interval.ms"
     )
+    """Time after which appended records are fsynced."""
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        THROTTLED,
-        (),
-        "Replicas whose replication is slowed down on the follower's side.",
-        is_carried=True,
+        THROTTLED, (), is_carried=True
     )
-    index_interval_bytes: int = setting(
-        integer(0),
-        4096,
-        "Bytes of log between two entries of the offset index and of the time index.",
-        Synonym("log.index.interval.bytes"),
-    )
-    leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        THROTTLED,
-        (),
-        "Replicas whose replication is slowed down on the leader's side.",
-        is_carried=True,
-    )
+    """Replicas whose replication is slowed down on the follower's side."""
+    index_interval_bytes: int = setting(integer(0), 4096, "log.index.interval.bytes")
+    """Bytes of log between two entries of the offset index and of the time index."""
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(THROTTLED, (), is_carried=True)
+    """Replicas whose replication is slowed down on the leader's side."""
     local_retention_bytes: int = setting(
-        long_integer(LOCAL_AS_TOTAL),
-        LOCAL_AS_TOTAL,
-        "With tiered storage, size of the part kept locally; -2 takes `retention.bytes`.",
-        Synonym("log.local.retention.bytes"),
-        is_carried=True,
+        long_integer(LOCAL_AS_TOTAL), LOCAL_AS_TOTAL, "log.local.retention.bytes", is_carried=True
     )
+    """With tiered storage, size of the part kept locally; -2 takes `retention.bytes`."""
     local_retention_ms: int = setting(
-        long_integer(LOCAL_AS_TOTAL),
-        LOCAL_AS_TOTAL,
-        "With tiered storage, age of the part kept locally; -2 takes `retention.ms`.",
-        Synonym("log.local.retention.ms"),
-        is_carried=True,
+        long_integer(LOCAL_AS_TOTAL), LOCAL_AS_TOTAL, "log.local.retention.ms", is_carried=True
     )
+    """With tiered storage, age of the part kept locally; -2 takes `retention.ms`."""
     max_compaction_lag_ms: int = setting(
-        long_integer(1),
-        LONG_MAX,
-        "Age at which a record must become eligible for compaction; limits `segment.ms` on "
-        "compacted topics.",
-        Synonym("log.cleaner.max.compaction.lag.ms"),
+        long_integer(1), LONG_MAX, "log.cleaner.max.compaction.lag.ms"
     )
-    max_message_bytes: int = setting(
-        integer(0),
-        1048588,
-        "Largest record batch that may be appended, as it is stored.",
-        Synonym("message.max.bytes"),
-    )
+    """Age at which a record must become eligible for compaction; limits `segment.ms` on compacted
+    topics."""
+    max_message_bytes: int = setting(integer(0), 1048588, "message.max.bytes")
+    """Largest record batch that may be appended, as it is stored."""
     message_timestamp_after_max_ms: int = setting(
-        long_integer(0),
-        HOUR_MS,
-        "With CreateTime, how far a record's timestamp may be in the future.",
-        Synonym("log.message.timestamp.after.max.ms"),
+        long_integer(0), HOUR_MS, "log.message.timestamp.after.max.ms"
     )
+    """With CreateTime, how far a record's timestamp may be in the future."""
     message_timestamp_before_max_ms: int = setting(
-        long_integer(0),
-        LONG_MAX,
-        "With CreateTime, how far a record's timestamp may be in the past.",
-        Synonym("log.message.timestamp.before.max.ms"),
+        long_integer(0), LONG_MAX, "log.message.timestamp.before.max.ms"
     )
+    """With CreateTime, how far a record's timestamp may be in the past."""
     message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - makes a field
-        TIMESTAMP_TYPES,
-        TimestampType.CREATE_TIME,
-        "Who sets the timestamp of a record: the producer, or the broker when it appends the "
-        "record.",
-        Synonym("log.message.timestamp.type"),
+        TIMESTAMP_TYPES, TimestampType.CREATE_TIME, "log.message.timestamp.type"
     )
+    """Who sets the timestamp of a record: the producer, or the broker when it appends the
+    record."""
     min_cleanable_dirty_ratio: float = setting(
-        Decimal(0, 1),
-        0.5,
-        "Share of a log that must be dirty before it is compacted.",
-        Synonym("log.cleaner.min.cleanable.ratio"),
+        Decimal(0, 1), 0.5, "log.cleaner.min.cleanable.ratio"
     )
-    min_compaction_lag_ms: int = setting(
-        long_integer(0),
-        0,
-        "Age below which a record is not compacted.",
-        Synonym("log.cleaner.min.compaction.lag.ms"),
-    )
-    min_insync_replicas: int = setting(
-        integer(1),
-        1,
-        "Number of replicas that must have a record before `acks=all` is acknowledged.",
-        Synonym("min.insync.replicas"),
-        is_carried=True,
-    )
-    preallocate: bool = setting(
-        Boolean(),
-        False,
-        "Whether the `.log` file of a new segment is preallocated on disk.",
-        Synonym("log.preallocate"),
-    )
-    remote_log_copy_disable: bool = setting(
-        Boolean(),
-        False,
-        "With tiered storage, whether uploading has stopped.",
-        is_carried=True,
-    )
-    remote_log_delete_on_disable: bool = setting(
-        Boolean(),
-        False,
-        "Whether turning tiered storage off deletes what was uploaded.",
-        is_carried=True,
-    )
-    remote_storage_enable: bool = setting(
-        Boolean(),
-        False,
-        "Whether segments are uploaded to tiered storage; retention then deletes none of them "
-        "here.",
-    )
-    retention_bytes: int = setting(
-        long_integer(),
-        -1,
-        "Size of a partition above which its oldest segments are deleted; negative: no limit.",
-        Synonym("log.retention.bytes"),
-    )
+    """Share of a log that must be dirty before it is compacted."""
+    min_compaction_lag_ms: int = setting(long_integer(0), 0, "log.cleaner.min.compaction.lag.ms")
+    """Age below which a record is not compacted."""
+    min_insync_replicas: int = setting(integer(1), 1, "min.insync.replicas", is_carried=True)
+    """Number of replicas that must have a record before `acks=all` is acknowledged."""
+    preallocate: bool = setting(Boolean(), False, "log.preallocate")
+    """Whether the `.log` file of a new segment is preallocated on disk."""
+    remote_log_copy_disable: bool = setting(Boolean(), False, is_carried=True)
+    """With tiered storage, whether uploading has stopped."""
+    remote_log_delete_on_disable: bool = setting(Boolean(), False, is_carried=True)
+    """Whether turning tiered storage off deletes what was uploaded."""
+    remote_storage_enable: bool = setting(Boolean(), False)
+    """Whether segments are uploaded to tiered storage; retention then deletes none of them here."""
+    retention_bytes: int = setting(long_integer(), -1, "log.retention.bytes")
+    """Size of a partition above which its oldest segments are deleted; negative: no limit."""
     retention_ms: int = setting(
         long_integer(-1),
         7 * DAY_MS,
-        "Age of a segment's newest record at which the segment is deleted; -1: no limit.",
         Synonym("log.retention.ms", Lifetime(64)),
         Synonym("log.retention.minutes", Lifetime(32), MINUTE_MS),
         Synonym("log.retention.hours", Lifetime(32), HOUR_MS),
     )
+    """Age of a segment's newest record at which the segment is deleted; -1: no limit."""
     segment_bytes: int = setting(
-        integer(14),
-        1 << 30,
-        "Size of a `.log` file at which the next segment is rolled.",
-        Synonym("log.segment.bytes"),
-        later_minimum=LATER_SEGMENT_BYTES_MIN,
+        integer(14), 1 << 30, "log.segment.bytes", later_minimum=LATER_SEGMENT_BYTES_MIN
     )
-    segment_index_bytes: int = setting(
-        integer(4),
-        10 << 20,
-        "Size to which each index of the active segment is preallocated; a full index rolls the "
-        "segment.",
-        Synonym("log.index.size.max.bytes"),
-    )
+    """Size of a `.log` file at which the next segment is rolled."""
+    segment_index_bytes: int = setting(integer(4), 10 << 20, "log.index.size.max.bytes")
+    """Size to which each index of the active segment is preallocated; a full index rolls the
+    segment."""
     segment_jitter_ms: int = setting(
         long_integer(0),
         0,
-        "Upper bound of a random time subtracted from `segment.ms`, so that not all segments "
-        "roll at once.",
-        Synonym("log.roll.jitter.ms"),
+        "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", integer(0), HOUR_MS),
     )
+    """Upper bound of a random time subtracted from `segment.ms`, so that not all segments roll at
+    once."""
     segment_ms: int = setting(
-        long_integer(1),
-        7 * DAY_MS,
-        "Span of record timestamps after which a segment is rolled even if it is not full.",
-        Synonym("log.roll.ms"),
-        Synonym("log.roll.hours", integer(1), HOUR_MS),
+        long_integer(1), 7 * DAY_MS, "log.roll.ms", Synonym("log.roll.hours", integer(1), HOUR_MS)
     )
+    """Span of record timestamps after which a segment is rolled even if it is not full."""
     unclean_leader_election_enable: bool = setting(
-        Boolean(),
-        False,
-        "Whether a replica that is not in sync may become leader, which can lose records.",
-        Synonym("unclean.leader.election.enable"),
-        is_carried=True,
+        Boolean(), False, "unclean.leader.election.enable", is_carried=True
     )
+    """Whether a replica that is not in sync may become leader, which can lose records."""
 
     def __post_init__(self) -> None:
         TOPIC_DEFINITIONS.validate(self)

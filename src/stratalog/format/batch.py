@@ -55,8 +55,10 @@ PREFIX_BYTES: Final = 12  # base offset and length: what `batch_length` does not
 CLASSIFY_BYTES: Final = 17
 HEADER_BYTES: Final = 61
 LEGACY_MESSAGE_BYTES_MIN: Final = 14  # the smallest magic-0 message; a smaller length is corruption
+MESSAGE_1_BYTES_MIN: Final = 22  # the smallest magic-1 message
 MAGIC_2: Final = 2
 OFFSET_MAX: Final = (1 << 63) - 1
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -275,6 +277,16 @@ def check_crc(buf: Buffer, at: int, header: BatchHeader) -> None:
         raise _wrong(header, at, f"CRC mismatch: stored {header.crc:08x}, computed {computed:08x}")
 
 
+def with_payload(batch: Buffer, payload: Buffer) -> bytearray:
+    """The header of a batch, with its length and CRC filled in, followed by `payload`."""
+    out = bytearray(memoryview(batch)[:HEADER_BYTES])
+    out += payload
+    out[BATCH_LENGTH_AT:PREFIX_BYTES] = (len(out) - PREFIX_BYTES).to_bytes(4, "big")
+    crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
+    out[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
+    return out
+
+
 def _wrong(header: BatchHeader, at: int, reason: str) -> CorruptBatchError:
     offsets = (header.base_offset, header.last_offset)
     return CorruptBatchError(reason, position=at, offsets=offsets)
@@ -314,7 +326,6 @@ _LEGACY = struct.Struct(
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_AT = 18
 _LEGACY_TIMESTAMP_END = _LEGACY_TIMESTAMP_AT + _LEGACY_TIMESTAMP.size
-_MAGIC_1_BYTES_MIN = 22
 
 PEEK_BYTES: Final = _PEEK.size
 
@@ -345,7 +356,7 @@ def size_bytes_min(magic: int) -> int:
     """The smallest entry of this magic, its 12-byte prefix included."""
     if magic >= MAGIC_2:
         return HEADER_BYTES
-    return PREFIX_BYTES + (_MAGIC_1_BYTES_MIN if magic == 1 else LEGACY_MESSAGE_BYTES_MIN)
+    return PREFIX_BYTES + (MESSAGE_1_BYTES_MIN if magic == 1 else LEGACY_MESSAGE_BYTES_MIN)
 
 
 def peek(buf: Buffer, at: int = 0) -> Peek | None:

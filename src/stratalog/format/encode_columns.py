@@ -18,12 +18,19 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import MessageTooLargeError
-from stratalog.format.batch import HEADER_BYTES, NO_SEQUENCE, PREFIX_BYTES, BatchHeader, Codec
+from stratalog.format.batch import (
+    HEADER_BYTES,
+    NO_SEQUENCE,
+    PREFIX_BYTES,
+    BatchHeader,
+    Codec,
+    with_payload,
+)
 from stratalog.format.column_types import numpy_column
 from stratalog.format.compression import compress
 from stratalog.format.kernels import encode
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
-from stratalog.format.record import BatchFields, seal_batch, with_payload
+from stratalog.format.record import BatchFields, seal_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Sized

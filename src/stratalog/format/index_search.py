@@ -38,6 +38,16 @@ _FIELDS = {  # format of a column -> where its field lies, and its numpy type
 }
 
 
+def columns_of(entry: struct.Struct) -> tuple[struct.Struct, struct.Struct]:
+    """A column for each of the two fields of an entry."""
+    order, first, second = tuple(entry.format)
+    first_bytes, second_bytes = (struct.calcsize(order + code) for code in (first, second))
+    return (
+        struct.Struct(f"{order}{first}{second_bytes}x"),
+        struct.Struct(f"{order}{first_bytes}x{second}"),
+    )
+
+
 def unpack_entry(entry: struct.Struct, buf: Buffer, at: int) -> tuple[int, int]:
     """The two fields of the entry at a position."""
     first, second = unpack_at(entry, buf, at, "index entry", CorruptIndexError)

@@ -34,6 +34,7 @@ from stratalog.format.batch import (
     LEGACY_MESSAGE_BYTES_MIN,
     LOG_APPEND_TIME_BIT,
     MAGIC_AT,
+    MESSAGE_1_BYTES_MIN,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -78,12 +79,12 @@ _FIELD_LENGTH = struct.Struct(">i")  # of the key, then of the value; negative i
 HEADER_0_BYTES: Final = 18
 HEADER_1_BYTES: Final = 26
 MESSAGE_0_BYTES_MIN: Final = LEGACY_MESSAGE_BYTES_MIN
-MESSAGE_1_BYTES_MIN: Final = 22
-_OLD_LZ4_HEADER = lz4_frame.WRITTEN_HEADER[:-1] + b"\x1a"  # checksum over the frame magic as well
 
 assert _HEADER_0.size == HEADER_0_BYTES
 assert _HEADER_1.size == HEADER_1_BYTES
 assert _PREFIX.size == PREFIX_BYTES
+
+_OLD_LZ4_HEADER = lz4_frame.WRITTEN_HEADER[:-1] + b"\x1a"  # checksum over the frame magic as well
 
 
 class _HeaderFields(NamedTuple):

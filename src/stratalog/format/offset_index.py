@@ -30,12 +30,10 @@ _ENTRY = struct.Struct(
     ">i"  # relative_offset: last offset of the batch - base offset of the segment
     "i"  # position: of the batch's first byte in the .log file
 )
+_RELATIVE_OFFSET, _POSITION = search.columns_of(_ENTRY)
 
 ENTRY_BYTES: Final = 8
 POSITION_MAX: Final = (1 << 31) - 1
-
-_RELATIVE_OFFSET = struct.Struct(">i4x")
-_POSITION = struct.Struct(">4xi")
 
 assert _ENTRY.size == ENTRY_BYTES
 

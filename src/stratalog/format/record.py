@@ -19,9 +19,6 @@ from stratalog.errors import (
 )
 from stratalog.format import varint
 from stratalog.format.batch import (
-    ATTRIBUTES_AT,
-    BATCH_LENGTH_AT,
-    CRC_AT,
     HEADER_BYTES,
     MAGIC_2,
     NO_LEADER_EPOCH,
@@ -29,13 +26,12 @@ from stratalog.format.batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    PREFIX_BYTES,
     BatchHeader,
     Codec,
     TimestampType,
     attributes_of,
+    with_payload,
 )
-from stratalog.format.buffers import crc32c
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from stratalog.format.java_text import decode_utf8
 
@@ -383,16 +379,6 @@ def encode_empty_batch(header: BatchHeader) -> bytes:
 def seal_batch(template: BatchHeader, payload: Buffer) -> bytes:
     """`template` with its length and CRC filled in, followed by `payload`."""
     return bytes(with_payload(template.pack(), payload))
-
-
-def with_payload(batch: Buffer, payload: Buffer) -> bytearray:
-    """The header of a batch, with its length and CRC filled in, followed by `payload`."""
-    out = bytearray(memoryview(batch)[:HEADER_BYTES])
-    out += payload
-    out[BATCH_LENGTH_AT:PREFIX_BYTES] = (len(out) - PREFIX_BYTES).to_bytes(4, "big")
-    crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
-    out[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
-    return out
 
 
 def _encode_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:

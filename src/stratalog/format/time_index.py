@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptIndexError
 from stratalog.format import index_search as search
-from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.batch import NO_TIMESTAMP, TIMESTAMP_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,9 @@ _ENTRY = struct.Struct(
     ">q"  # timestamp: largest so far, milliseconds
     "i"  # relative_offset: last offset of the batch that reached it - base offset of the segment
 )
+_TIMESTAMP, _RELATIVE_OFFSET = search.columns_of(_ENTRY)
 
 ENTRY_BYTES: Final = 12
-TIMESTAMP_MAX: Final = (1 << 63) - 1
-
-_TIMESTAMP = struct.Struct(">q4x")
-_RELATIVE_OFFSET = struct.Struct(">8xi")
 
 assert _ENTRY.size == ENTRY_BYTES
 
@@ -47,16 +44,16 @@ class TimeEntry(NamedTuple):
     timestamp: int
     offset: int
 
-    @classmethod
-    def unpack(cls, buf: Buffer, at: int = 0, *, base_offset: int) -> Self:
-        timestamp, relative_offset = search.unpack_entry(_ENTRY, buf, at)
-        return cls(timestamp, base_offset + relative_offset)
-
     def pack(self, *, base_offset: int) -> bytes:
         relative_offset = search.relative(self.offset, base_offset)
         if not 0 <= self.timestamp <= TIMESTAMP_MAX:
             raise CorruptIndexError(f"timestamp {self.timestamp} does not fit an index entry")
         return _ENTRY.pack(self.timestamp, relative_offset)
+
+    @classmethod
+    def unpack(cls, buf: Buffer, at: int = 0, *, base_offset: int) -> Self:
+        timestamp, relative_offset = search.unpack_entry(_ENTRY, buf, at)
+        return cls(timestamp, base_offset + relative_offset)
 
 
 class TimeIndexHit(NamedTuple):
@@ -66,6 +63,13 @@ class TimeIndexHit(NamedTuple):
     slot: int
     timestamp: int
     offset: int
+
+
+def last_entry(buf: Buffer, entries: int, base_offset: int) -> TimeEntry:
+    """The segment's largest timestamp as far as it is indexed; with no entry, (-1, base offset)."""
+    if entries <= 0:
+        return TimeEntry(NO_TIMESTAMP, base_offset)
+    return TimeEntry.unpack(buf, (entries - 1) * ENTRY_BYTES, base_offset=base_offset)
 
 
 def lookup(
@@ -80,13 +84,6 @@ def lookup(
         return TimeIndexHit(search.NO_SLOT, NO_TIMESTAMP, base_offset)
     timestamp, relative_offset = _ENTRY.unpack_from(buf, slot * ENTRY_BYTES)
     return TimeIndexHit(slot, timestamp, base_offset + relative_offset)
-
-
-def last_entry(buf: Buffer, entries: int, base_offset: int) -> TimeEntry:
-    """The segment's largest timestamp as far as it is indexed; with no entry, (-1, base offset)."""
-    if entries <= 0:
-        return TimeEntry(NO_TIMESTAMP, base_offset)
-    return TimeEntry.unpack(buf, (entries - 1) * ENTRY_BYTES, base_offset=base_offset)
 
 
 def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> int:

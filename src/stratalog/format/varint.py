@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from stratalog.errors import CorruptRecordError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stratalog.format.buffers import Buffer
 
 INT_BYTES_MAX = 5
@@ -39,22 +41,23 @@ def read_unsigned(
     raise CorruptRecordError(f"varint is longer than {bytes_max} bytes", position=at)
 
 
-def read_int(buf: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The zig-zag int at `at`, and the position after it. Java drops surplus high bits too."""
-    if at < end and buf[at] < 0x80:  # one byte: nearly every length and delta
-        return (buf[at] >> 1) ^ -(buf[at] & 1), at + 1
-    raw, after = read_unsigned(buf, at, end, INT_BYTES_MAX)
-    raw &= _INT_MASK
-    return (raw >> 1) ^ -(raw & 1), after
+def _zigzag_reader(bytes_max: int, mask: int) -> Callable[[Buffer, int, int], tuple[int, int]]:
+    """What reads zig-zag numbers of up to `bytes_max` bytes. Java drops surplus high bits too."""
+
+    def read(buf: Buffer, at: int, end: int) -> tuple[int, int]:
+        if at < end and buf[at] < 0x80:  # one byte: nearly every length and delta
+            return (buf[at] >> 1) ^ -(buf[at] & 1), at + 1
+        raw, after = read_unsigned(buf, at, end, bytes_max)
+        raw &= mask
+        return (raw >> 1) ^ -(raw & 1), after
+
+    return read
 
 
-def read_long(buf: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The zig-zag long at `at`, and the position after it. Java drops surplus high bits too."""
-    if at < end and buf[at] < 0x80:  # one byte: nearly every length and delta
-        return (buf[at] >> 1) ^ -(buf[at] & 1), at + 1
-    raw, after = read_unsigned(buf, at, end, LONG_BYTES_MAX)
-    raw &= _LONG_MASK
-    return (raw >> 1) ^ -(raw & 1), after
+read_int = _zigzag_reader(INT_BYTES_MAX, _INT_MASK)
+"""The int at a position, and the position after it, which is not after the third argument."""
+read_long = _zigzag_reader(LONG_BYTES_MAX, _LONG_MASK)
+"""The same for a long."""
 
 
 def write_unsigned(out: bytearray, value: int) -> None:

@@ -66,7 +66,8 @@ class LeaderEpochCache:
         for entry in entries:
             self._entries = self._entries_with(*entry)
         self._persist = persist
-        self._is_dirty = False
+        self.is_dirty = False
+        """A truncation has not been flushed."""
 
     # -- what is known
 
@@ -74,11 +75,6 @@ class LeaderEpochCache:
     def entries(self) -> Entries:
         """Oldest first."""
         return self._entries
-
-    @property
-    def is_dirty(self) -> bool:
-        """A truncation has not been flushed."""
-        return self._is_dirty
 
     @property
     def latest(self) -> EpochEntry | None:
@@ -163,7 +159,7 @@ class LeaderEpochCache:
 
     def flush(self) -> None:
         """Write what truncations have changed."""
-        if self._is_dirty:
+        if self.is_dirty:
             self._replace_durably(self._entries)
 
     def _entries_with(self, epoch: int, start_offset: int) -> Entries:
@@ -187,14 +183,14 @@ class LeaderEpochCache:
         if entries == self._entries:
             return False
         self._entries = entries
-        self._is_dirty = True
+        self.is_dirty = True
         return True
 
     def _replace_durably(self, entries: Entries) -> None:
         if self._persist is not None:
             self._persist(entries)
         self._entries = entries
-        self._is_dirty = False
+        self.is_dirty = False
 
 
 def _epoch_of(entry: EpochEntry) -> int:

@@ -79,29 +79,29 @@ _DEFAULTS: Final = LogConfig()
 class AppendRules:
     """The settings of a topic that decide whether and how a batch is stored."""
 
+    max_message_bytes: int = _DEFAULTS.max_message_bytes
+    segment_bytes: int = _DEFAULTS.segment_bytes
+    is_compacted: bool = False
     codec: Codec | None = None
     """The codec of every stored batch; None keeps the producer's."""
     level: int | None = None
     """Compression level of `codec`, where it is the topic's; None is Kafka's default."""
-    is_compacted: bool = False
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = _DEFAULTS.message_timestamp_before_max_ms
     timestamp_after_max_ms: int = _DEFAULTS.message_timestamp_after_max_ms
-    max_message_bytes: int = _DEFAULTS.max_message_bytes
-    segment_bytes: int = _DEFAULTS.segment_bytes
 
     @classmethod
     def of(cls, config: LogConfig) -> AppendRules:
         codec = config.codec
         return cls(
+            max_message_bytes=config.max_message_bytes,
+            segment_bytes=config.segment_bytes,
+            is_compacted=config.is_compacted,
             codec=codec,
             level=None if codec is None else config.level_of(codec),
-            is_compacted=config.is_compacted,
             timestamp_type=config.message_timestamp_type,
             timestamp_before_max_ms=config.message_timestamp_before_max_ms,
             timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-            max_message_bytes=config.max_message_bytes,
-            segment_bytes=config.segment_bytes,
         )
 
     @property

@@ -87,6 +87,12 @@ class PartitionLog(LogReader):
         """The segments as readers see them now."""
         return self._segments.published(self._offsets.end)
 
+    def refresh_segments(self) -> None:
+        """List the segments anew. Waits for a change in progress, during which files have other
+        names."""
+        with self._guard.lock:
+            self._segments.forget_published()
+
     @property
     def size_bytes(self) -> int:
         """Size of the batches in the `.log` files, without what is only preallocated."""
@@ -100,36 +106,13 @@ class PartitionLog(LogReader):
     def log_end_offset(self) -> int:
         return self._offsets.end
 
-    @property
-    def high_watermark(self) -> int:
-        """The log end: with one replica, what is written is replicated."""
-        return self._offsets.high_watermark
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """Where the records of this leader epoch end: what a follower truncates to."""
+        return self.epochs.end_offset_for(epoch, self._offsets.end)
 
     @property
     def last_stable_offset(self) -> int:
         return self._offsets.last_stable
-
-    @property
-    def recovery_point(self) -> int:
-        """Everything below is durable."""
-        return self._segments.recovery_point
-
-    @property
-    def leader_epoch(self) -> int:
-        """The leader epoch of the batches that are appended."""
-        return self._appender.leader_epoch
-
-    @property
-    def truncation_epoch(self) -> int:
-        """Grows with every truncation, see `truncated_since`."""
-        return self._truncations.value
-
-    def truncated_since(self, epoch: int) -> bool:
-        return self._truncations.truncated_since(epoch)
-
-    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
-        """Where the records of this leader epoch end: what a follower truncates to."""
-        return self.epochs.end_offset_for(epoch, self._offsets.end)
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         stop = self._offsets.end if end is None else end
@@ -140,12 +123,6 @@ class PartitionLog(LogReader):
         return AbortedLookup(
             self.segments, segments.snapshots.listed, written_from=segments.first_written_base
         )
-
-    def refresh_segments(self) -> None:
-        """List the segments anew. Waits for a change in progress, during which files have other
-        names."""
-        with self._guard.lock:
-            self._segments.forget_published()
 
     # -- appending
 
@@ -257,6 +234,11 @@ class PartitionLog(LogReader):
         facts = BatchFacts(now_ms, has_all_keys=True)
         return self.append(marker, origin=AppendOrigin.COORDINATOR, facts=facts)
 
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch of the batches that are appended."""
+        return self._appender.leader_epoch
+
     def become_leader(self, epoch: int) -> None:
         """Stamp batches with `epoch` from now on; it begins at the log end."""
         with self._guard:
@@ -269,6 +251,11 @@ class PartitionLog(LogReader):
             self.producers.remove_expired(now_ms)
 
     # -- segments and durability
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is durable."""
+        return self._segments.recovery_point
 
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""
@@ -288,6 +275,11 @@ class PartitionLog(LogReader):
         self.flush()
         return True
 
+    @property
+    def high_watermark(self) -> int:
+        """The log end: with one replica, what is written is replicated."""
+        return self._offsets.high_watermark
+
     def delete_records(self, offset: int) -> int:
         """Let the log start at `offset` (-1: at the high watermark); returns the new log start.
 
@@ -296,6 +288,14 @@ class PartitionLog(LogReader):
         return self.maintenance.delete_records(offset)
 
     # -- truncating
+
+    @property
+    def truncation_epoch(self) -> int:
+        """Grows with every truncation, see `truncated_since`."""
+        return self._truncations.value
+
+    def truncated_since(self, epoch: int) -> bool:
+        return self._truncations.truncated_since(epoch)
 
     def truncate_to(self, offset: int) -> None:
         """Drop every record at or above `offset`, as a follower does that has diverged from its

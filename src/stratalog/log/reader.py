@@ -543,6 +543,10 @@ class LogReader(Closeable):
     def segments(self) -> SegmentList:
         """The segments to read from, as of now."""
 
+    @abstractmethod
+    def refresh_segments(self) -> None:
+        """One of the files in `segments` is gone: list them again."""
+
     @property
     @abstractmethod
     def log_start_offset(self) -> int:
@@ -554,24 +558,20 @@ class LogReader(Closeable):
         """The offset that the next record will get (exclusive end)."""
 
     @property
-    @abstractmethod
-    def last_stable_offset(self) -> int:
-        """Up to here (exclusive) every transaction has ended."""
-
-    @property
     def high_watermark(self) -> int:
         """Up to here (exclusive) records are visible. On disk that is the log end."""
         return self.log_end_offset
+
+    @property
+    @abstractmethod
+    def last_stable_offset(self) -> int:
+        """Up to here (exclusive) every transaction has ended."""
 
     @abstractmethod
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
 
     # -- while segments come and go
-
-    @abstractmethod
-    def refresh_segments(self) -> None:
-        """One of the files in `segments` is gone: list them again."""
 
     @property
     def truncation_epoch(self) -> int:

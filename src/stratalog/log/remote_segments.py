@@ -69,15 +69,15 @@ class RemoteSegmentInfo:
     state: str
     custom_metadata: bytes | None = None
 
-    @property
-    def name(self) -> str:
-        """The name of its objects, without a suffix."""
-        return f"{self.start_offset:020d}-{self.segment_id}"
-
     def end_in(self, epoch: int) -> int:
         """The last offset of an epoch in the segment."""
         following = [start for each, start in self.epochs if each > epoch]
         return following[0] - 1 if following else self.end_offset
+
+    @property
+    def name(self) -> str:
+        """The name of its objects, without a suffix."""
+        return f"{self.start_offset:020d}-{self.segment_id}"
 
 
 class ServedRange(NamedTuple):

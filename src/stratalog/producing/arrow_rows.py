@@ -29,7 +29,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
     WriteSchemaError,
 )
-from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.batch import NO_TIMESTAMP, TIMESTAMP_MAX
 from stratalog.format.encode_columns import BatchLimits, InputColumns, encode_rows
 from stratalog.format.hashing import UNASSIGNED, partition_keys
 from stratalog.format.names import TopicPartition
@@ -54,7 +54,6 @@ PORTION_BYTES: Final = 8 << 20
 
 _RECORD_OVERHEAD_BYTES: Final = 16
 _RADIX_MAX: Final = 1 << 16
-_TIMESTAMP_MAX: Final = (1 << 63) - 1
 _PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
@@ -320,7 +319,7 @@ def _check_timestamps(
             f"Invalid timestamp: {oldest}. Timestamp should always be non-negative or null "
             f"(row {number_of(_row_of(column, found['min']))})."
         )
-    if newest > _TIMESTAMP_MAX:
+    if newest > TIMESTAMP_MAX:
         raise _outside(newest, name, number_of(_row_of(column, found["max"])))
     if rules.is_log_append_time:
         return

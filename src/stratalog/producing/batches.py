@@ -32,7 +32,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format.arguments import milliseconds_of
-from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec
+from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, TIMESTAMP_MAX, Codec
 from stratalog.format.record import BatchFields, Header, RecordLists, encode_lists
 from stratalog.format.varint import size_of_int, size_of_long
 from stratalog.log.offset_assignment import BatchFacts
@@ -49,12 +49,11 @@ if TYPE_CHECKING:
 BATCH_BYTES_DEFAULT: Final = 16_384
 LINGER_MS_DEFAULT: Final = 5
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
-TIMESTAMP_MAX: Final = (1 << 63) - 1
+_NEVER_MS: Final = TIMESTAMP_MAX
 
 _RATIO_SAFETY: Final = 1.05
 _RATIO_STEP_UP: Final = 0.05
 _RATIO_STEP_DOWN: Final = 0.005
-_NEVER_MS: Final = 1 << 64
 
 
 @dataclass(frozen=True)

@@ -239,8 +239,8 @@ def prepared(
     *,
     commit: bool,
     now_ms: int,
-    client_version: int = 0,
-    next_producer_id: int = _NO_ID,
+    client_version: int,
+    next_producer_id: int,
 ) -> TransactionState:
     """The decision. Once this is written, the transaction ends this way, whatever happens.
 

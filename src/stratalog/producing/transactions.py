@@ -99,13 +99,14 @@ class Transaction:
     """Records that are committed or aborted together. Leaving the block commits; an exception
     aborts."""
 
+    is_open = True
+
     def __init__(
         self, owner: TransactionalProducer, records: _TransactionRecords, *, flush: bool
     ) -> None:
         self._owner = owner
         self._records = records
         self._flush = flush
-        self.is_open = True
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,13 @@ COLOURS: Final = 8
 MARKS_IN_LANE_MAX: Final = 160
 LABELS_MAX: Final = 6
 LABEL_END_CHARS: Final = 6
-_GRID: Final = '<path class="grid" d="M0 25H100M0 50H100M0 75H100"/>'
+
+
+class LineSeries(NamedTuple):
+    """A series: values by x, in order."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
 
 
 class Bar(NamedTuple):
@@ -40,13 +46,6 @@ class Span(NamedTuple):
     end: float
     title: str
     is_odd: bool = False
-
-
-class LineSeries(NamedTuple):
-    """A series: values by x, in order."""
-
-    label: str
-    points: Sequence[tuple[float, float]]
 
 
 def chart(title: str, body: str, *, note: str = "", legend: Sequence[str] = ()) -> str:
@@ -219,10 +218,11 @@ def _merged(spans: Sequence[Span]) -> Sequence[Span]:
 
 
 def _plot(marks: str, top: str, bottom: str, axis: str, text: str) -> str:
+    grid = '<path class="grid" d="M0 25H100M0 50H100M0 75H100"/>'
     return (
         f'<div class="plot"><div class="y"><span>{escape(top)}</span><span>{escape(bottom)}</span>'
         f'</div><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(text[:600])}">{_GRID}{marks}</svg>{axis}</div>'
+        f'aria-label="{escape(text[:600])}">{grid}{marks}</svg>{axis}</div>'
     )
 
 

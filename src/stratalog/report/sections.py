@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 TOP: Final = 12
 """Rows of a chart; tables have all."""
 LINES_MAX: Final = 6
-FINDINGS_MAX: Final = 500
-POINTS_MAX: Final = 240
-AREA_POINTS: Final = 160
+"""Lines of a chart, and topics of the area chart."""
 _NONE = Cell("–", -1)  # noqa: RUF001 - a dash
 
 
@@ -149,6 +147,9 @@ def _span_text(facts: ReportFacts) -> str:
 def _more(found: Sequence[object]) -> str:
     more = len(found) - TOP
     return f"and {more:,} more in the table" if more > 0 else ""
+
+
+AREA_POINTS: Final = 160
 
 
 def _growth(facts: ReportFacts) -> str:
@@ -320,6 +321,9 @@ def times(facts: ReportFacts) -> str:
     note = "Offsets by the time of records, segment by segment: flat is quiet, steep is busy."
     figure = chart("Offsets over time", drawn, legend=legend, note=note)
     return f'<div class="charts wide">{figure}</div>{listed}'
+
+
+POINTS_MAX: Final = 240
 
 
 def _offsets_by_time(each: ReportedPartition, now_ms: int) -> list[tuple[float, float]]:
@@ -684,6 +688,9 @@ def findings(facts: ReportFacts) -> str:
         title = f"{counted(len(notes), 'note')} <small>Kafka itself leaves these</small>"
         body += f"<details><summary>{title}</summary>{listed}</details>"
     return body
+
+
+FINDINGS_MAX: Final = 500
 
 
 def _findings_table(caption: str, found: Sequence[Finding], facts: ReportFacts) -> str:

@@ -74,29 +74,36 @@ __all__ = [
 ]
 
 _HOMES = {
-    "stratalog.bulk.compact": ("CompactResult",),
-    "stratalog.bulk.export": ("ExportResult", "FileSpec"),
-    "stratalog.bulk.input_files": ("FileSource", "IngestResult", "RecordColumns"),
-    "stratalog.bulk.options": ("ReadOptions", "Subscription", "WriteOptions"),
-    "stratalog.bulk.reindex": ("ReindexResult",),
-    "stratalog.bulk.splits": ("PlanSummary", "SplitPlan"),
-    "stratalog.bulk.stats": ("StatsResult",),
-    "stratalog.bulk.target": ("NewTopics", "Target"),
-    "stratalog.bulk.survey": ("SurveyResult",),
-    "stratalog.bulk.verify": ("VerifyResult",),
-    "stratalog.errors": ("DataLossError",),
-    "stratalog.spark.accelerator": ("accelerator_jar",),
-    "stratalog.spark.options": ("plan_read",),
-    "stratalog.spark.session": ("open_session",),
-    "stratalog.spark.source": ("StratalogDataSource",),
+    "CompactResult": "stratalog.bulk.compact",
+    "DataLossError": "stratalog.errors",
+    "ExportResult": "stratalog.bulk.export",
+    "FileSource": "stratalog.bulk.input_files",
+    "FileSpec": "stratalog.bulk.export",
+    "IngestResult": "stratalog.bulk.input_files",
+    "NewTopics": "stratalog.bulk.target",
+    "PlanSummary": "stratalog.bulk.splits",
+    "ReadOptions": "stratalog.bulk.options",
+    "RecordColumns": "stratalog.bulk.input_files",
+    "ReindexResult": "stratalog.bulk.reindex",
+    "SplitPlan": "stratalog.bulk.splits",
+    "StatsResult": "stratalog.bulk.stats",
+    "StratalogDataSource": "stratalog.spark.source",
+    "Subscription": "stratalog.bulk.options",
+    "SurveyResult": "stratalog.bulk.survey",
+    "Target": "stratalog.bulk.target",
+    "VerifyResult": "stratalog.bulk.verify",
+    "WriteOptions": "stratalog.bulk.options",
+    "accelerator_jar": "stratalog.spark.accelerator",
+    "open_session": "stratalog.spark.session",
+    "plan_read": "stratalog.spark.options",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+"""Where the names are that are not jobs."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF.get(name, "stratalog.spark.jobs")), name)
+    value = getattr(import_module(_HOMES.get(name, "stratalog.spark.jobs")), name)
     globals()[name] = value
     return value
 

@@ -69,9 +69,9 @@ _NO_COLUMNS: Final = StructType([StructField("partition", COLUMNS["partition"])]
 class ColumnarPlan:
     """A planned scan, as the accelerator gets it."""
 
+    pinned: tuple[PinnedRange, ...]
     plan: SplitPlan
     read: ReadFunction
-    pinned: tuple[PinnedRange, ...]
     left: tuple[int, ...]
     """The filters, by number, that Spark still has to check."""
 
@@ -121,9 +121,9 @@ def plan_scan(
     _log.info("%s", scan_description(plan, options, f"pushed filters: {str(predicate) or 'none'}"))
     is_left = {id(each) for each in left}
     return ColumnarPlan(
+        ranges,
         plan,
         ReadFunction(options, predicate),
-        ranges,
         tuple(number for number, each in enumerate(filters) if id(each) in is_left),
     )
 

@@ -98,10 +98,6 @@ class RemoteFile(LogFile):
     def identity(self) -> FileIdentity:
         return self._identity
 
-    @property
-    def size_bytes(self) -> int:
-        return self._identity.size_bytes
-
     # -- reading
 
     def read(self, position: int, size_bytes: int) -> bytes:

@@ -79,10 +79,10 @@ class SegmentWriter:
         next_offset: int,
         interval_bytes: int,
     ) -> None:
+        self.base_offset = offset_index.base_offset
         self.log = log
         self.offset_index = offset_index
         self.time_index = time_index
-        self.base_offset = offset_index.base_offset
         self.interval_bytes = interval_bytes
         self.first_timestamp = NO_FIRST_TIMESTAMP
         self.created_ms = 0

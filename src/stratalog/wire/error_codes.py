@@ -6,10 +6,10 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """What a response says went wrong. 0 is no error."""
+    """What a response says went wrong."""
 
-    UNKNOWN_SERVER_ERROR = -1
     NONE = 0
+    UNKNOWN_SERVER_ERROR = -1
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3

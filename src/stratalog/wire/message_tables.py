@@ -12,8 +12,8 @@ further: name, kind, versions. `[]` is an array, `{}` a struct; `?` allows null,
 from that version on; `tag 0` makes it a tagged field; `= -1` is its default. Without, a field
 marked `?` is null, any other zero or empty. Field names are Kafka's.
 
-A paragraph without versions is a struct that several fields of its module have: they name it
-instead of `{}`. The fields of a message may be named in the same way.
+A paragraph without versions is a struct: fields below it in its module name it instead of `{}`.
+The fields of a message may be named in the same way.
 
 A table is read when the first message of its module is asked for.
 """

@@ -18,7 +18,8 @@ from stratalog.format.messages.group_records import encode_group_record, read_gr
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from stratalog.broker.groups.environment import GroupRecordWrite, OffsetsProducer
+    from stratalog.broker.groups.environment import GroupRecordWrite
+    from stratalog.producing.transaction_log import ProducerIdentity
     from stratalog.wire.apis import ApiKey
 
 
@@ -60,15 +61,12 @@ class RecordList:
         self.failure: RequestError | None = None
 
     def append(
-        self,
-        group_id: str,
-        records: Sequence[GroupRecordWrite],
-        producer: OffsetsProducer | None = None,
+        self, group_id: str, records: Sequence[GroupRecordWrite], by: ProducerIdentity | None = None
     ) -> None:
         if self.failure is not None:
             raise self.failure
         encoded = [encode_group_record(*record) for record in records]
-        producer_id = None if producer is None else producer.producer_id
+        producer_id = None if by is None else by.producer_id
         self.batches.append((group_id, encoded, producer_id))
 
     def types(self) -> list[list[int]]:

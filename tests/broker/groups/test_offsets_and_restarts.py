@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from stratalog.broker.groups.environment import GroupRequest, OffsetsProducer
+from stratalog.broker.groups.environment import GroupRequest
 from stratalog.errors import RequestError
+from stratalog.producing.transaction_log import ProducerIdentity
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
 from tests.broker.groups.simulation import Simulation
@@ -26,7 +27,7 @@ def commit_in_transaction(simulation: Simulation, producer_id: int, offset: int)
     partitions = [{"partitionIndex": 0, "committedOffset": offset}]
     body = {"groupId": "g", "topics": [{"name": "t", "partitions": partitions}]}
     simulation.coordinator.commit_in_transaction(
-        GroupRequest(0, "c", "/127.0.0.1", body), OffsetsProducer(producer_id, 0)
+        GroupRequest(0, "c", "/127.0.0.1", body), ProducerIdentity(producer_id, 0)
     )
 
 

@@ -20,6 +20,7 @@ from stratalog.broker.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Membe
 from stratalog.broker.groups.environment import GroupRecordWrite, TopicFacts
 from stratalog.broker.groups.offsets import CommittedOffsets
 from stratalog.errors import RequestError
+from stratalog.format.messages.group_records import type_id_of
 from stratalog.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ STATIC_LEAVE_EPOCH: Final = -2
 class RecordType(enum.IntEnum):
     """The records of a consumer group in `__consumer_offsets`, by the version of their keys."""
 
-    GROUP = 3
-    TOPICS = 4
-    MEMBER = 5
-    TARGET_EPOCH = 6
-    TARGET = 7
-    CURRENT = 8
+    GROUP = type_id_of("ConsumerGroupMetadata")
+    TOPICS = type_id_of("ConsumerGroupPartitionMetadata")
+    MEMBER = type_id_of("ConsumerGroupMemberMetadata")
+    TARGET_EPOCH = type_id_of("ConsumerGroupTargetAssignmentMetadata")
+    TARGET = type_id_of("ConsumerGroupTargetAssignmentMember")
+    CURRENT = type_id_of("ConsumerGroupCurrentMemberAssignment")
 
 
 CONSUMER_TYPES: Final = frozenset(RecordType)

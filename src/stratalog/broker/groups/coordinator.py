@@ -34,14 +34,9 @@ from stratalog.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stratalog.broker.groups.environment import (
-        Body,
-        Environment,
-        GroupRequest,
-        OffsetsProducer,
-        Reply,
-    )
+    from stratalog.broker.groups.environment import Body, Environment, GroupRequest, Reply
     from stratalog.format.messages.group_records import GroupRecord
+    from stratalog.producing.transaction_log import ProducerIdentity
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 
@@ -219,7 +214,7 @@ class GroupCoordinator:
         response = self._store_offsets(group, body, offsets, None)
         return {"topics": response}
 
-    def commit_in_transaction(self, request: GroupRequest, producer: OffsetsProducer) -> Body:
+    def commit_in_transaction(self, request: GroupRequest, producer: ProducerIdentity) -> Body:
         """TxnOffsetCommit, once the transaction coordinator has agreed: the offsets count when the
         transaction is committed."""
         body = {
@@ -288,7 +283,7 @@ class GroupCoordinator:
         group: Group,
         body: Body,
         offsets: Mapping[tuple[str, int], CommittedOffset | ErrorCode],
-        producer: OffsetsProducer | None,
+        producer: ProducerIdentity | None,
     ) -> list[Body]:
         """Write the offsets, and return the topics of the response."""
         accepted = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from stratalog.config import BrokerConfig
+    from stratalog.producing.transaction_log import ProducerIdentity
 
 Body: TypeAlias = "dict[str, Any]"
 """A request or a response: its fields by Kafka's names."""
@@ -43,23 +44,14 @@ class GroupRecordWrite(NamedTuple):
     version: int = 0
 
 
-class OffsetsProducer(NamedTuple):
-    """Who writes offsets in a transaction."""
-
-    producer_id: int
-    producer_epoch: int
-
-
 class GroupLog(Protocol):
     """Stores the records of groups."""
 
     def append(
-        self,
-        group_id: str,
-        records: Sequence[GroupRecordWrite],
-        producer: OffsetsProducer | None = None,
+        self, group_id: str, records: Sequence[GroupRecordWrite], by: ProducerIdentity | None = None
     ) -> None:
-        """Store the records as one batch, or raise RequestError and store nothing."""
+        """Store the records as one batch, or raise RequestError and store nothing. With a producer,
+        they are part of its transaction."""
 
 
 class Timers(Protocol):

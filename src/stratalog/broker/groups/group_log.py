@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stratalog.broker.groups.coordinator import GroupCoordinator
-    from stratalog.broker.groups.environment import GroupRecordWrite, OffsetsProducer
+    from stratalog.broker.groups.environment import GroupRecordWrite
     from stratalog.broker.logs import Logs
     from stratalog.format.messages.group_records import GroupRecord
     from stratalog.log.latest_records import StoredValue
     from stratalog.log.reader import LogReader
+    from stratalog.producing.transaction_log import ProducerIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -59,26 +60,24 @@ class OffsetsTopic:
         return java_abs(java_hash(group_id)) % count
 
     def append(
-        self,
-        group_id: str,
-        records: Sequence[GroupRecordWrite],
-        producer: OffsetsProducer | None = None,
+        self, group_id: str, records: Sequence[GroupRecordWrite], by: ProducerIdentity | None = None
     ) -> None:
-        """Store the records as one batch, or raise RequestError and store nothing."""
+        """Store the records as one batch, or raise RequestError and store nothing. With a producer,
+        they are part of its transaction."""
         if self._logs.is_read_only:
             return
         try:
             partition = self.partition_for(group_id)
             log = self._logs.find(CONSUMER_OFFSETS_TOPIC, partition)
             assert isinstance(log, PartitionLog)  # it is there, and not read-only
-            log.append(self._batch(records, producer), origin=AppendOrigin.COORDINATOR)
+            log.append(self._batch(records, by), origin=AppendOrigin.COORDINATOR)
         except StratalogError as error:
             code = coordinator_code(error, f"writing records of group {group_id}")
             raise RequestError(code, str(error)) from error
         self._on_append(CONSUMER_OFFSETS_TOPIC, partition)
 
     def _batch(
-        self, records: Sequence[GroupRecordWrite], producer: OffsetsProducer | None
+        self, records: Sequence[GroupRecordWrite], producer: ProducerIdentity | None
     ) -> bytes:
         now_ms = self._now_ms()
         encoded = [

@@ -21,7 +21,6 @@ from stratalog.format.kernels.memory import (
 from stratalog.format.record import RECORD_BYTES_MIN
 
 END, PARTIAL, BAD_LENGTH, BAD_MAGIC, FULL = range(5)
-_MAGIC_1_BYTES_MIN = 22
 
 
 @inlined
@@ -29,7 +28,7 @@ def _size_min(magic: int) -> int:
     if magic == layout.MAGIC_2:
         return layout.HEADER_BYTES
     if magic == 1:
-        return layout.PREFIX_BYTES + _MAGIC_1_BYTES_MIN
+        return layout.PREFIX_BYTES + layout.MESSAGE_1_BYTES_MIN
     return layout.PREFIX_BYTES + layout.LEGACY_MESSAGE_BYTES_MIN
 
 

@@ -190,6 +190,11 @@ _RECORDS: Final[Mapping[int, _Record]] = {
 }
 
 
+def type_id_of(name: str) -> int:
+    """The type of the records that Kafka calls `name`."""
+    return next(type_id for type_id, found in _RECORDS.items() if found.key.name == f"{name}Key")
+
+
 class GroupRecord(NamedTuple):
     """A record's type and key, its value's version and fields. A tombstone has no value."""
 

@@ -23,6 +23,7 @@ from stratalog.format.batch import (
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
     Codec,
+    with_payload,
 )
 from stratalog.format.batch_table import add_batches
 from stratalog.format.compression import compress
@@ -34,7 +35,6 @@ from stratalog.format.kernels import offset_map as map_kernel
 from stratalog.format.kernels.memory import BATCH, COPY_SLACK_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.offset_index import ENTRY_BYTES
-from stratalog.format.record import with_payload
 from stratalog.maintenance.cleaning.filtering import (
     BatchAction,
     CleanedTransactions,

@@ -15,6 +15,16 @@ ProduceRequest 3-13 flexible 9+
       index: int32
       records: records?
 
+LeaderIdAndEpoch
+  leaderId: int32 = -1
+  leaderEpoch: int32 = -1
+
+NodeEndpoint
+  nodeId: int32
+  host: string
+  port: int32
+  rack: string?
+
 ProduceResponse 3-13 flexible 9+
   responses: []{}
     name: string 3-12
@@ -29,15 +39,9 @@ ProduceResponse 3-13 flexible 9+
         batchIndex: int32
         batchIndexErrorMessage: string?
       errorMessage: string? 8+
-      currentLeader: {} 10+ tag 0
-        leaderId: int32 = -1
-        leaderEpoch: int32 = -1
+      currentLeader: LeaderIdAndEpoch 10+ tag 0
   throttleTimeMs: int32
-  nodeEndpoints: []{} 10+ tag 0
-    nodeId: int32
-    host: string
-    port: int32
-    rack: string?
+  nodeEndpoints: []NodeEndpoint 10+ tag 0
 
 FetchRequest 4-18 flexible 12+
   clusterId: string? 12+ tag 0
@@ -69,6 +73,25 @@ FetchRequest 4-18 flexible 12+
     partitions: []int32
   rackId: string 11+
 
+PartitionData
+  partitionIndex: int32
+  errorCode: int16
+  highWatermark: int64
+  lastStableOffset: int64 = -1
+  logStartOffset: int64 5+ = -1
+  divergingEpoch: {} 12+ tag 0
+    epoch: int32 = -1
+    endOffset: int64 = -1
+  currentLeader: LeaderIdAndEpoch 12+ tag 1
+  snapshotId: {} 12+ tag 2
+    endOffset: int64 = -1
+    epoch: int32 = -1
+  abortedTransactions: []{}?
+    producerId: int64
+    firstOffset: int64
+  preferredReadReplica: int32 11+ = -1
+  records: records?
+
 FetchResponse 4-18 flexible 12+
   throttleTimeMs: int32
   errorCode: int16 7+
@@ -76,31 +99,8 @@ FetchResponse 4-18 flexible 12+
   responses: []{}
     topic: string 4-12
     topicId: uuid 13+
-    partitions: []{}
-      partitionIndex: int32
-      errorCode: int16
-      highWatermark: int64
-      lastStableOffset: int64 = -1
-      logStartOffset: int64 5+ = -1
-      divergingEpoch: {} 12+ tag 0
-        epoch: int32 = -1
-        endOffset: int64 = -1
-      currentLeader: {} 12+ tag 1
-        leaderId: int32 = -1
-        leaderEpoch: int32 = -1
-      snapshotId: {} 12+ tag 2
-        endOffset: int64 = -1
-        epoch: int32 = -1
-      abortedTransactions: []{}?
-        producerId: int64
-        firstOffset: int64
-      preferredReadReplica: int32 11+ = -1
-      records: records?
-  nodeEndpoints: []{} 16+ tag 0
-    nodeId: int32
-    host: string
-    port: int32
-    rack: string?
+    partitions: []PartitionData
+  nodeEndpoints: []NodeEndpoint 16+ tag 0
 
 ListOffsetsRequest 1-11 flexible 6+
   replicaId: int32
@@ -133,13 +133,15 @@ OffsetForLeaderEpochRequest 2-4 flexible 4+
       currentLeaderEpoch: int32 = -1
       leaderEpoch: int32
 
+EpochEndOffset
+  errorCode: int16
+  partition: int32
+  leaderEpoch: int32 = -1
+  endOffset: int64 = -1
+
 OffsetForLeaderEpochResponse 2-4 flexible 4+
   throttleTimeMs: int32
   topics: []{}
     topic: string
-    partitions: []{}
-      errorCode: int16
-      partition: int32
-      leaderEpoch: int32 = -1
-      endOffset: int64 = -1
+    partitions: []EpochEndOffset
 """
