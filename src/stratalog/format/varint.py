@@ -42,7 +42,8 @@ def read_unsigned(
 
 
 def _zigzag_reader(bytes_max: int, mask: int) -> Callable[[Buffer, int, int], tuple[int, int]]:
-    """What reads zig-zag numbers of up to `bytes_max` bytes. Java drops surplus high bits too."""
+    """A function that reads zig-zag numbers of up to `bytes_max` bytes. Like Java, it drops surplus
+    high bits."""
 
     def read(buf: Buffer, at: int, end: int) -> tuple[int, int]:
         if at < end and buf[at] < 0x80:  # one byte: nearly every length and delta
@@ -55,7 +56,7 @@ def _zigzag_reader(bytes_max: int, mask: int) -> Callable[[Buffer, int, int], tu
 
 
 read_int = _zigzag_reader(INT_BYTES_MAX, _INT_MASK)
-"""The int at a position, and the position after it, which is not after the third argument."""
+"""`read_int(buf, at, end)`: the int at `at`, and the position after it, which is at most `end`."""
 read_long = _zigzag_reader(LONG_BYTES_MAX, _LONG_MASK)
 """The same for a long."""
 
