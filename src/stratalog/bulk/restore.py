@@ -54,7 +54,6 @@ from stratalog.log.reader import CorruptionPolicy, batches_of
 from stratalog.log.remote_segments import TopicIdPartition, replay_remote_log
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
-from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.disk import Disk, storage_errors
 from stratalog.storage.log_file import read_file
 from stratalog.storage.remote_path import RemotePath, location
@@ -81,7 +80,7 @@ _OFFSET_FILES: Final = (
     names.RootFile.HIGH_WATERMARKS,
     names.RootFile.CLEANER_OFFSETS,
 )
-_NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, METADATA_TOPIC})
+_NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, names.REMOTE_METADATA_TOPIC})
 """Their records about topics and remote segments describe the present, whatever time is restored: a
 remote segment that its log no longer lists would be lost. `__consumer_offsets` and
 `__transaction_state` are truncated: groups and transactions are as they were at that time, like the
@@ -705,14 +704,14 @@ def _remote_logs(slots: Sequence[PartitionSlot]) -> dict[TopicIdPartition, Remot
     records = (
         read_remote_log_record(record.value)
         for slot in slots
-        if slot.topic_partition.topic == METADATA_TOPIC
+        if slot.topic_partition.topic == names.REMOTE_METADATA_TOPIC
         for record in slot.log().read()
         if record.value is not None
     )
     try:
         return replay_remote_log(records)
     except StratalogError as error:
-        _log.warning("%s: cannot be read: %s", METADATA_TOPIC, error)
+        _log.warning("%s: cannot be read: %s", names.REMOTE_METADATA_TOPIC, error)
         return {}
 
 

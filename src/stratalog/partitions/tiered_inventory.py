@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptError, SegmentGoneError, StratalogError, TieredLogError
+from stratalog.format.aiven_manifest import MANIFEST_SUFFIX
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.remote_segments import FINISHED, STARTED, TopicIdPartition
 from stratalog.log.tiered_view import RemoteSegmentView, TieredView
@@ -43,7 +44,7 @@ _AFTER_ERROR: Final = "then verify the remote part again"
 
 REQUIRED: Final = {
     "local": (".log", ".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"),
-    "aiven": (".log", ".indexes", ".rsm-manifest"),
+    "aiven": (".log", ".indexes", MANIFEST_SUFFIX),
 }
 
 
