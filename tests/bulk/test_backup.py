@@ -20,6 +20,7 @@ from stratalog.bulk.backup_store import (
     SavedFile,
     decode_manifest,
     encode_manifest,
+    find_backup,
 )
 from stratalog.bulk.restore import MARKER, STAGING, Selection, plan_restore, restore
 from stratalog.bulk.workers import ThreadWorkers
@@ -171,7 +172,7 @@ def test_a_directory_in_use_is_recovered(tmp_path: Path) -> None:
         expected = records_of(logs)
     assert first.dirs[0].is_live
     assert first.dirs[0].is_settled
-    ends = {each.topic_partition: each.end_offset for each in first.dirs[0].partitions}
+    ends = first.dirs[0].ends
     assert ends[TopicPartition("orders", 0)] == 21
     assert ends[TopicPartition("orders", 1)] == 20
     assert restore(where, [out]).is_recovered
@@ -326,7 +327,7 @@ def test_up_to_an_offset(tmp_path: Path) -> None:
     for offset in (0, 1, 15, 29, 30, 99):
         out = tmp_path / str(offset)
         selection = Selection(to_offsets=((TopicPartition("orders", 1), offset),))
-        plan = plan_restore(where, [out], selection)
+        plan = plan_restore(find_backup(where), [out], selection)
         result = restore(where, [out], selection)
         assert records_of(out) == {0: expected[0], 1: expected[1][:offset]}, offset
         assert result.partitions[1].end_offset == min(offset, 30)
@@ -354,14 +355,14 @@ def test_up_to_a_time(tmp_path: Path) -> None:
 def test_cluster_metadata_are_never_truncated(tmp_path: Path) -> None:
     where, out = tmp_path / "backups", tmp_path / "out"
     (saved,) = backup([log_dir_case().root], where).dirs
-    (metadata,) = (each for each in saved.partitions if each.topic == CLUSTER_METADATA_TOPIC)
-    selection = Selection(to_offsets=((metadata.topic_partition, 100),))
+    metadata = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+    selection = Selection(to_offsets=((metadata, 100),))
     with pytest.raises(BackupError, match="__cluster_metadata:0:100: this log cannot be truncated"):
         restore(where, [out], selection)
     assert not out.exists()
     result = restore(where, [out], Selection(until_ms=1000))
     ends = {each[:2]: each.end_offset for each in result.partitions}
-    assert ends.pop(metadata.topic_partition) == metadata.end_offset
+    assert ends.pop(metadata) == saved.ends[metadata]
     assert set(ends.values()) == {0}
 
 

@@ -15,8 +15,11 @@ from stratalog.bulk.backup import backup
 from stratalog.bulk.restore import Selection, restore
 from stratalog.errors import BackupError
 from stratalog.format.batch import BatchHeader
-from stratalog.format.names import CLUSTER_METADATA_TOPIC, TopicPartition
-from stratalog.partitions.tiered import METADATA_TOPIC
+from stratalog.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    REMOTE_METADATA_TOPIC,
+    TopicPartition,
+)
 from tests.cli.command import inside
 from tests.golden_tiered import TieredCase, consumed, unpack
 
@@ -60,12 +63,12 @@ def test_a_restore_up_to_a_time_keeps_what_is_known_of_remote_segments(
     (log_dir,) = case.log_dirs
     times = []
     with stratalog.open_dirs(log_dir) as logs:
-        for view in logs.partitions_of(METADATA_TOPIC):
+        for view in logs.partitions_of(REMOTE_METADATA_TOPIC):
             times += [record.timestamp for record in view.read()]
     until_ms = sorted(times)[len(times) * 2 // 3]
     result = restore(where, [tmp_path / "out"], Selection(until_ms=until_ms))
     cut = {each.topic for each in result.partitions if each.end_offset < each.backup_end_offset}
-    assert METADATA_TOPIC not in cut
+    assert REMOTE_METADATA_TOPIC not in cut
     assert not any(each.may_have_later_remote_records for each in result.partitions)
     check_complete(case, tmp_path / "out")
 
@@ -102,7 +105,7 @@ def test_a_log_is_not_truncated_in_remote_storage(
         assert offsets_in(case, out, *OVERLAP) == list(range(end))
 
 
-@pytest.mark.parametrize("topic", [METADATA_TOPIC, CLUSTER_METADATA_TOPIC, "unknown"])
+@pytest.mark.parametrize("topic", [REMOTE_METADATA_TOPIC, CLUSTER_METADATA_TOPIC, "unknown"])
 def test_what_cannot_be_truncated(topic: str, where: Path, tmp_path: Path) -> None:
     selection = Selection(to_offsets=((TopicPartition(topic, 0), 5),))
     with pytest.raises(BackupError, match=f"{topic}:0"):
@@ -116,7 +119,7 @@ def test_remote_metadata_of_a_live_broker_are_later_than_its_data(
     """The broker moves a segment to remote storage while the backup is running."""
     (source,) = case.log_dirs
     live, out = Path(shutil.copytree(source, tmp_path / "live")), tmp_path / "out"
-    (events,) = (live / f"{METADATA_TOPIC}-0").glob("*.log")
+    (events,) = (live / f"{REMOTE_METADATA_TOPIC}-0").glob("*.log")
     after = events.read_bytes()
     *_, last = batch_positions(after)
     events.write_bytes(after[:last])
@@ -133,10 +136,13 @@ def test_remote_metadata_of_a_live_broker_are_later_than_its_data(
     assert len({file.path for file in saved.files}) == len(saved.files)
     ends = {each[:2]: each.end_offset for each in saved.partitions}
     restore(tmp_path / "backups", [out])
-    restored, *_ = sorted((out / f"{METADATA_TOPIC}-0").glob("*.log"))
+    restored, *_ = sorted((out / f"{REMOTE_METADATA_TOPIC}-0").glob("*.log"))
     assert restored.read_bytes() == after
     with stratalog.open_dirs(out) as logs:
-        assert logs.partition(METADATA_TOPIC, 0).log_end_offset == ends[METADATA_TOPIC, 0]
+        assert (
+            logs.partition(REMOTE_METADATA_TOPIC, 0).log_end_offset
+            == ends[REMOTE_METADATA_TOPIC, 0]
+        )
     check_complete(case, out)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import stratalog
 from stratalog.errors import CorruptError, SegmentGoneError, TieredLogError
-from stratalog.format.names import TopicPartition
+from stratalog.format.names import REMOTE_METADATA_TOPIC, TopicPartition
 from stratalog.log.tiered_view import TieredView
-from stratalog.partitions.tiered import METADATA_TOPIC, LocalFacts, RemoteTier, _records
+from stratalog.partitions.tiered import LocalFacts, RemoteTier, _records
 from stratalog.partitions.tiered_inventory import verify_tier
 from stratalog.partitions.view import set_default_tiered_store
 from stratalog.storage.remote_path import RemotePath
@@ -59,11 +59,11 @@ class Info:
 
 def tier(case: TieredCase, *, metadata_count: int, tiered: Mapping[str, bool]) -> RemoteTier:
     topics = {name: Info(Config(value)) for name, value in tiered.items()}
-    topics[METADATA_TOPIC] = Info(Config(remote_storage_enable=False), metadata_count)
+    topics[REMOTE_METADATA_TOPIC] = Info(Config(remote_storage_enable=False), metadata_count)
     (logdir,) = case.log_dirs
     facts = LocalFacts(
         [logdir],
-        sorted(logdir.glob(f"{METADATA_TOPIC}-*")),
+        sorted(logdir.glob(f"{REMOTE_METADATA_TOPIC}-*")),
         lambda: cast("Mapping[str, TopicInfo]", topics),
     )
     return RemoteTier(TieredStore.found_at(case.remote), facts)
@@ -85,7 +85,7 @@ def expected(case: TieredCase, topic: str) -> list[int]:
 def test_events_are_in_the_partition_that_kafka_chose(cases: dict[str, TieredCase]) -> None:
     compared = 0
     for case in cases.values():
-        directories = sorted(case.log_dirs[-1].glob(f"{METADATA_TOPIC}-*"))
+        directories = sorted(case.log_dirs[-1].glob(f"{REMOTE_METADATA_TOPIC}-*"))
         for path in directories:
             number = int(path.name.rpartition("-")[2])
             for place in _places(path):
@@ -103,13 +103,13 @@ def _places(path: Path) -> set[Any]:
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_missing_metadata_partition_is_an_error(cases: dict[str, TieredCase], gone: int) -> None:
     case = cases["lts-basic"]
-    shutil.rmtree(case.log_dirs[0] / f"{METADATA_TOPIC}-{gone}")
+    shutil.rmtree(case.log_dirs[0] / f"{REMOTE_METADATA_TOPIC}-{gone}")
     refused = 0
     for topic, number, facts in case.partitions():
         try:
             found = offsets(case, topic, number)
         except TieredLogError as error:
-            assert METADATA_TOPIC in str(error)  # noqa: PT017 - some can be read
+            assert REMOTE_METADATA_TOPIC in str(error)  # noqa: PT017 - some can be read
             refused += 1
         else:
             assert found == [row[0] for row in consumed(facts, "read_uncommitted")]
@@ -118,9 +118,11 @@ def test_a_missing_metadata_partition_is_an_error(cases: dict[str, TieredCase], 
 
 def test_the_missing_metadata_partition_is_named(cases: dict[str, TieredCase]) -> None:
     case = cases["lts-basic"]
-    shutil.rmtree(case.log_dirs[0] / f"{METADATA_TOPIC}-0")
+    shutil.rmtree(case.log_dirs[0] / f"{REMOTE_METADATA_TOPIC}-0")
     found = tier(case, metadata_count=2, tiered={"codecs": True})
-    with pytest.raises(TieredLogError, match=f"partition 0 of {METADATA_TOPIC}.*give the one"):
+    with pytest.raises(
+        TieredLogError, match=f"partition 0 of {REMOTE_METADATA_TOPIC}.*give the one"
+    ):
         found.view(TopicPartition("codecs", 0), case.log_dirs[0] / "codecs-0")
 
 
@@ -129,18 +131,18 @@ def test_without_a_checkpoint_a_tiered_topic_needs_its_metadata(
 ) -> None:
     case = cases["lts-basic"]
     local = case.log_dirs[0] / "codecs-0"
-    shutil.rmtree(case.log_dirs[0] / f"{METADATA_TOPIC}-0")
+    shutil.rmtree(case.log_dirs[0] / f"{REMOTE_METADATA_TOPIC}-0")
     (case.log_dirs[0] / STARTS).unlink()
     for tiered in ({"codecs": True}, {}):
         found = tier(case, metadata_count=2, tiered=tiered)
-        with pytest.raises(TieredLogError, match=f"partition 0 of {METADATA_TOPIC}"):
+        with pytest.raises(TieredLogError, match=f"partition 0 of {REMOTE_METADATA_TOPIC}"):
             found.view(TopicPartition("codecs", 0), local)
 
 
 def test_a_log_that_is_not_tiered_is_a_local_one(cases: dict[str, TieredCase]) -> None:
     case = cases["lts-basic"]
     local = case.log_dirs[0] / "codecs-0"
-    shutil.rmtree(case.log_dirs[0] / f"{METADATA_TOPIC}-0")
+    shutil.rmtree(case.log_dirs[0] / f"{REMOTE_METADATA_TOPIC}-0")
     # Its settings say so; the checkpoint is older than the last run of retention.
     found = tier(case, metadata_count=2, tiered={"codecs": False})
     assert found.view(TopicPartition("codecs", 0), local).log_start_offset == 300
@@ -162,7 +164,7 @@ def test_kafkas_test_store_without_metadata_leaves_other_topics_alone(
     (other / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     logs = stratalog.open_dirs(logdir, remote=case.remote)
     assert logs.partition("other", 0).log_start_offset == 197
-    with pytest.raises(TieredLogError, match=METADATA_TOPIC):
+    with pytest.raises(TieredLogError, match=REMOTE_METADATA_TOPIC):
         logs.partition("fork", 0)
 
 
@@ -176,11 +178,11 @@ def test_retention_after_the_checkpoint_is_not_a_loss(cases: dict[str, TieredCas
 
 def test_ls_and_verify_say_what_is_unknown(cases: dict[str, TieredCase]) -> None:
     case = cases["lts-basic"]
-    shutil.rmtree(case.log_dirs[0] / f"{METADATA_TOPIC}-0")
+    shutil.rmtree(case.log_dirs[0] / f"{REMOTE_METADATA_TOPIC}-0")
     where = ["codecs:0", "-d", str(case.log_dirs[0]), "--remote", str(case.remote)]
     rows = inside("ls", *where, "--json").rows
     assert [row["role"] for row in rows] == ["unknown"] * 9 + ["local"]
-    assert all(METADATA_TOPIC in row["reason"] for row in rows)
+    assert all(REMOTE_METADATA_TOPIC in row["reason"] for row in rows)
     shown = inside("ls", *where)
     assert any("unknown whether they are part of a log" in line for line in shown.lines)
     found = inside("verify", *where, "--json")
@@ -203,7 +205,7 @@ def test_a_store_without_the_topic_is_an_error(
     case = cases["aiven-plain"]
     (logdir,) = case.log_dirs
     if not has_metadata:
-        shutil.rmtree(logdir / f"{METADATA_TOPIC}-0")
+        shutil.rmtree(logdir / f"{REMOTE_METADATA_TOPIC}-0")
         assert offsets(case, "plain") == expected(case, "plain")
     (stored,) = case.remote.rglob("plain-*")
     shutil.rmtree(stored)
@@ -215,7 +217,7 @@ def test_a_store_without_the_topic_is_an_error(
 
 def test_the_first_manifest_is_missing(cases: dict[str, TieredCase]) -> None:
     case = cases["aiven-plain"]
-    shutil.rmtree(case.log_dirs[0] / f"{METADATA_TOPIC}-0")
+    shutil.rmtree(case.log_dirs[0] / f"{REMOTE_METADATA_TOPIC}-0")
     sorted(case.remote.rglob("txn-*/0/*.rsm-manifest"))[0].unlink()
     with pytest.raises(TieredLogError, match="offsets 0 to 14 of this log"):
         offsets(case, "txn")

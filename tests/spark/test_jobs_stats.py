@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.bulk.stats import (
     KEY_ROW,
+    NO_KEYS,
     KeyCounts,
     RecordFacts,
     _counts_of,
@@ -202,7 +203,7 @@ def test_notes_may_be_cut_and_merged_anyhow(
     for part in (slice(0, cut), slice(cut, None)):
         for share, some in _shares_of(_key_rows(*(each[part] for each in columns)), shares):
             parts.setdefault(share, []).append(some)
-    total = KeyCounts()
+    total = NO_KEYS
     for found in parts.values():
         total = total.plus(_counts_of(_merge_rows(np.concatenate(found).astype(KEY_ROW))))
     assert total == whole

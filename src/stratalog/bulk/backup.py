@@ -37,6 +37,7 @@ from stratalog.bulk.backup_cut import (
 from stratalog.bulk.backup_store import (
     CHUNK_BYTES,
     INLINE_BYTES_MAX,
+    BackupJobResult,
     BackupStore,
     Manifest,
     Pruned,
@@ -46,12 +47,12 @@ from stratalog.bulk.backup_store import (
     new_backup_id,
     object_name,
 )
-from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
+from stratalog.bulk.workers import Clock, ThreadWorkers, pack
 from stratalog.errors import BackupError, NotALogDirError, PartitionGoneError, SegmentGoneError
 from stratalog.format.names import FileState
 from stratalog.format.times import current_time_ms
 from stratalog.storage.log_dir_scan import scan_log_dir
-from stratalog.storage.log_file import FileIdentity, open_file
+from stratalog.storage.log_file import open_file
 from stratalog.storage.remote_path import RemotePath, location
 from stratalog.storage.store import fetch_pool
 
@@ -73,12 +74,10 @@ _MS_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
-class BackupResult(JobResult):
+class BackupResult(BackupJobResult):
     """What was backed up."""
 
-    backup_id: str = ""
     dirs: tuple[SavedDir, ...] = ()
-    files: int = 0
     sent_objects: int = 0
     sent_bytes: int = 0
     """Bytes that were not in the store yet."""
@@ -132,8 +131,8 @@ def backup(
         seconds=clock.seconds,
         tasks=run.tasks,
         backup_id=manifest.backup_id,
-        dirs=saved,
         files=sum(len(each.files) for each in saved),
+        dirs=saved,
         sent_objects=run.sent_objects,
         sent_bytes=run.sent_bytes,
         verified_objects=verified,
@@ -210,16 +209,11 @@ def _check_target(target: Path, dirs: Sequence[Path]) -> None:
 
 
 class _CopyTask(NamedTuple):
-    path: str
-    source: Path
+    """A part of a file."""
+
+    planned: PlannedFile
     start: int
     end: int
-    identity: FileIdentity
-    is_growing: bool
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end - self.start
 
 
 class _CopyResult(NamedTuple):
@@ -299,11 +293,11 @@ class _BackupJob:
         later = self.save(cut, may_cut_later=True)
         names = set(later.directories)
         files = [each for each in saved.files if each.directory not in names]
-        ends = [each for each in saved.partitions if str(each.topic_partition) not in names]
+        earlier = [each for each in saved.partitions if each[:2] not in later.ends]
         return replace(
             saved,
             files=tuple(sorted((*files, *later.files), key=lambda file: file.path)),
-            partitions=tuple(sorted((*ends, *later.partitions))),
+            partitions=tuple(sorted((*earlier, *later.partitions))),
             directories=tuple(sorted({*saved.directories, *names})),
         )
 
@@ -381,7 +375,7 @@ class _BackupJob:
                 saved[each.path] = self._send_data(each)
             else:
                 tasks += _parts(each)
-        groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
+        groups = pack(tasks, lambda task: task.end - task.start, slots=self._workers.slots)
         work = partial(_copy_part, store=self._store, present=frozenset(self._present))
         title = f"stratalog backup: {len(tasks)} parts of {cut.path} to {self._store.path}"
         done = self._workers.run(work, groups, title=title)
@@ -447,17 +441,8 @@ def _is_same(known: SavedFile, planned: PlannedFile) -> bool:
 
 def _parts(planned: PlannedFile) -> list[_CopyTask]:
     end = planned.size_bytes
-    return [
-        _CopyTask(
-            planned.path,
-            planned.source,
-            start,
-            min(end, start + PART_BYTES),
-            planned.identity,
-            planned.is_growing,
-        )
-        for start in range(0, max(1, end), PART_BYTES)
-    ]
+    starts = range(0, max(1, end), PART_BYTES)
+    return [_CopyTask(planned, start, min(end, start + PART_BYTES)) for start in starts]
 
 
 def _copy_part(task: _CopyTask, *, store: BackupStore, present: frozenset[str]) -> _CopyResult:
@@ -465,21 +450,21 @@ def _copy_part(task: _CopyTask, *, store: BackupStore, present: frozenset[str]) 
     try:
         with _opened(task) as file:
             copied = _send(task, file, store, present)
-            is_same = not task.is_growing or copied.objects == tuple(
+            is_same = not task.planned.is_growing or copied.objects == tuple(
                 object_name(piece) for piece in _pieces(file, task)
             )
             _check(task, file)
         return copied if is_same else copied._replace(is_gone=True)
     except SegmentGoneError:
-        return _CopyResult(task.path, task.start, (), (), is_gone=True)
+        return _CopyResult(task.planned.path, task.start, (), (), is_gone=True)
 
 
 def _opened(task: _CopyTask) -> LogFile:
     """The file that was cut, whatever its name is by now. Raises SegmentGoneError."""
-    plain = task.source.name.removesuffix(FileState.SWAP.value)
-    for name in (task.source.name, plain, plain + FileState.DELETED.value):
+    plain = task.planned.source.name.removesuffix(FileState.SWAP.value)
+    for name in (task.planned.source.name, plain, plain + FileState.DELETED.value):
         try:
-            file = open_file(task.source.with_name(name))
+            file = open_file(task.planned.source.with_name(name))
         except FileNotFoundError:
             continue
         try:
@@ -488,17 +473,17 @@ def _opened(task: _CopyTask) -> LogFile:
             file.close()
             continue
         return file
-    raise SegmentGoneError(task.source)
+    raise SegmentGoneError(task.planned.source)
 
 
 def _check(task: _CopyTask, file: LogFile) -> None:
     """Raise SegmentGoneError if this is another file than the one that was cut."""
     found = file.identity
-    is_same = found == task.identity
-    if task.is_growing:
-        is_same = found.inode == task.identity.inode and found.size_bytes >= task.end
+    is_same = found == task.planned.identity
+    if task.planned.is_growing:
+        is_same = found.inode == task.planned.identity.inode and found.size_bytes >= task.end
     if not is_same:
-        raise SegmentGoneError(task.source)
+        raise SegmentGoneError(task.planned.source)
 
 
 def _pieces(file: LogFile, task: _CopyTask) -> Iterator[bytes]:
@@ -507,7 +492,7 @@ def _pieces(file: LogFile, task: _CopyTask) -> Iterator[bytes]:
         size_bytes = min(CHUNK_BYTES, task.end - position)
         piece = file.read(position, size_bytes)
         if len(piece) != size_bytes:
-            raise SegmentGoneError(task.source)
+            raise SegmentGoneError(task.planned.source)
         yield piece
 
 
@@ -529,7 +514,7 @@ def _send(
         sent.append(len(piece) if is_new else 0)
     for each in waiting:
         each.result()
-    return _CopyResult(task.path, task.start, tuple(names), tuple(sent))
+    return _CopyResult(task.planned.path, task.start, tuple(names), tuple(sent))
 
 
 def list_backups(where: Path | str) -> list[Manifest]:

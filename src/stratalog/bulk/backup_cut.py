@@ -25,20 +25,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.bulk.backup_store import INLINE_BYTES_MAX, SavedPartition
 from stratalog.commits.journal import JOURNAL_FILE
 from stratalog.errors import BackupError, PartitionGoneError, SegmentGoneError
-from stratalog.format.names import (
-    CONSUMER_OFFSETS_TOPIC,
-    TEMPORARY_SUFFIX,
-    TRANSACTION_STATE_TOPIC,
-    DirState,
-    FileKind,
-    FileState,
-    RootFile,
-    known_partition_file,
-)
+from stratalog.format import names
+from stratalog.format.names import DirState, FileKind, FileState, RootFile
 from stratalog.log.partition_listing import list_partition
 from stratalog.partitions.lock import is_locked
 from stratalog.partitions.saved_state import STATE_FILE
-from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.log_dir_scan import scan_log_dir
 from stratalog.storage.log_file import FileIdentity, read_file
 
@@ -55,7 +46,7 @@ CUTS_MAX: Final = 100
 """How often to look up the log ends again, until no transaction changes its state meanwhile."""
 PASSES_MAX: Final = 20
 """How often to search again for files that were replaced before they were copied."""
-_ENDINGS_SKIPPED: Final = (TEMPORARY_SUFFIX, FileState.DELETED.value)
+_ENDINGS_SKIPPED: Final = (names.TEMPORARY_SUFFIX, FileState.DELETED.value)
 _GROWING: Final = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
 _CLOCK_STEP_NS: Final = 20_000_000
 """File systems use a clock that lags this far behind, at most."""
@@ -214,21 +205,22 @@ def _settled_states(live: Sequence[Path]) -> tuple[dict[Path, _LiveDirState], bo
 
 def _states(path: Path) -> dict[str, _LogEnd]:
     """The ends of the transaction logs, which change with every step of a transaction."""
-    names = [name for name in os.listdir(path) if name.startswith(f"{TRANSACTION_STATE_TOPIC}-")]  # noqa: PTH208 - names, not paths
-    return _bounds_of(path, names)
+    prefix = f"{names.TRANSACTION_STATE_TOPIC}-"
+    listed = os.listdir(path)  # noqa: PTH208 - names, not paths
+    return _bounds_of(path, [name for name in listed if name.startswith(prefix)])
 
 
 def _bounds(path: Path) -> dict[str, _LogEnd]:
     """The end of each log; consumer offsets come first."""
-    prefix = f"{CONSUMER_OFFSETS_TOPIC}-"
-    names = sorted(os.listdir(path), key=lambda name: not name.startswith(prefix))  # noqa: PTH208
-    return _bounds_of(path, names)
+    prefix = f"{names.CONSUMER_OFFSETS_TOPIC}-"
+    listed = os.listdir(path)  # noqa: PTH208
+    return _bounds_of(path, sorted(listed, key=lambda name: not name.startswith(prefix)))
 
 
-def _bounds_of(path: Path, names: Iterable[str]) -> dict[str, _LogEnd]:
+def _bounds_of(path: Path, directories: Iterable[str]) -> dict[str, _LogEnd]:
     ending = FileKind.LOG.value
     found: dict[str, _LogEnd] = {}
-    for name in names:
+    for name in directories:
         try:
             files = os.listdir(f"{path}/{name}")  # noqa: PTH208
             last = max((each for each in files if each.endswith(ending)), default=None)
@@ -319,7 +311,7 @@ def _with_data(planned: PlannedFile) -> PlannedFile:
 
 def _kept_partitions(partitions: Sequence[ListedPartition]) -> list[ListedPartition]:
     """Consumer offsets first, then transactions, then all others; not those that are deleted."""
-    order = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
+    order = {names.CONSUMER_OFFSETS_TOPIC: 0, names.TRANSACTION_STATE_TOPIC: 1}
     kept = [each for each in partitions if each.directory.state is not DirState.DELETE]
     return sorted(
         kept, key=lambda each: (order.get(each.directory.topic_partition.topic, 2), each.path)
@@ -340,7 +332,10 @@ def cut_live_dir(
 
 def is_remote_metadata(listed: ListedPartition) -> bool:
     directory = listed.directory
-    return directory.state is DirState.LIVE and directory.topic_partition.topic == METADATA_TOPIC
+    return (
+        directory.state is DirState.LIVE
+        and directory.topic_partition.topic == names.REMOTE_METADATA_TOPIC
+    )
 
 
 def _root_files(path: Path) -> list[PlannedFile]:
@@ -514,7 +509,7 @@ def _small_or_listed(path: str, source: Path, identity: FileIdentity) -> Planned
 
 def parse_or_none(name: str) -> FileKind | None:
     """The kind of a file in a partition directory; None if Kafka ignores or refuses it."""
-    found = known_partition_file(name)
+    found = names.known_partition_file(name)
     return None if found is None else found.kind
 
 

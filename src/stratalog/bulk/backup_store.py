@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stratalog.bulk.workers import JobResult
 from stratalog.errors import BackupError, UnsupportedError
 from stratalog.format.json_files import as_count, as_text
 from stratalog.format.names import TEMPORARY_SUFFIX, TopicPartition
@@ -48,6 +49,14 @@ VERSION: Final = 1
 CHUNK_BYTES: Final = 16 << 20
 INLINE_BYTES_MAX: Final = 1024
 _SUFFIX: Final = ".json"
+
+
+@dataclass(frozen=True)
+class BackupJobResult(JobResult):
+    """What backups and restores report: which backup it was, and how many files it has."""
+
+    backup_id: str = ""
+    files: int = 0
 
 
 class SavedFile(NamedTuple):
@@ -82,10 +91,6 @@ class SavedPartition(NamedTuple):
     partition: int
     end_offset: int
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
 
 @dataclass(frozen=True)
 class SavedDir:
@@ -103,6 +108,11 @@ class SavedDir:
     """It was closed cleanly, so nothing has to be recovered."""
     is_settled: bool = True
     """Whether no transaction changed its state while the ends of the logs were looked up."""
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The offset up to which each log was copied."""
+        return {TopicPartition(topic, number): end for topic, number, end in self.partitions}
 
     @property
     def size_bytes(self) -> int:
@@ -427,3 +437,28 @@ class BackupStore:
 
         for _ in fetch_pool().map(remove, names):
             pass
+
+
+# -- one of its backups
+
+
+class StoredBackup(NamedTuple):
+    """A backup, and the store that it is in."""
+
+    store: BackupStore
+    manifest: Manifest
+
+    def read_file(self, file: SavedFile) -> bytes:
+        """The content of a file. Raises BackupError."""
+        if file.data is not None:
+            return file.data
+        return b"".join(self.store.read_object(*each) for each in self.manifest.pieces(file))
+
+
+def find_backup(where: Path | str, backup_id: str | None = None) -> StoredBackup:
+    """The newest backup, or the one with this id. Raises BackupError."""
+    store = BackupStore.at(where)
+    manifest = store.latest() if backup_id is None else store.read_manifest(backup_id)
+    if manifest is None:
+        raise BackupError(f"{store.path}: no backup found")
+    return StoredBackup(store, manifest)

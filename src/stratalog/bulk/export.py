@@ -403,34 +403,6 @@ class ExportResult(JobResult):
         return sum(file.size_bytes for file in self.files)
 
 
-@dataclass(frozen=True)
-class ExportPlan:
-    """What to read, and into what."""
-
-    options: ReadOptions
-    """The options with the planned offsets, so that planning again has the same result."""
-    splits: tuple[Split, ...]
-    size_bytes: int
-    """Size of the log that is read."""
-    spec: FileSpec = field(default_factory=FileSpec)
-    partitions: tuple[ExportedRange, ...] = ()
-    next_offsets: tuple[tuple[TopicPartition, ExportedUpTo], ...] = ()
-    lost: tuple[LostRecords, ...] = ()
-
-
-class _ExportTask(NamedTuple):
-    number: int
-    split: Split
-
-
-class _TaskOutput(NamedTuple):
-    """What one task has written, below its own directory in the staging directory."""
-
-    directory: str
-    files: tuple[ExportedFile, ...]
-    skipped: tuple[Skipped, ...]
-
-
 def export(
     options: ReadOptions,
     target: Path | str,
@@ -458,6 +430,21 @@ def export(
 
 
 # -- planning
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What to read, and into what."""
+
+    options: ReadOptions
+    """The options with the planned offsets, so that planning again has the same result."""
+    splits: tuple[Split, ...]
+    size_bytes: int
+    """Size of the log that is read."""
+    spec: FileSpec = field(default_factory=FileSpec)
+    partitions: tuple[ExportedRange, ...] = ()
+    next_offsets: tuple[tuple[TopicPartition, ExportedUpTo], ...] = ()
+    lost: tuple[LostRecords, ...] = ()
 
 
 def plan_export(
@@ -603,6 +590,11 @@ def _storage_errors(target: Path) -> Iterator[None]:
         raise storage_error(error, "write", where) from error
 
 
+class _ExportTask(NamedTuple):
+    number: int
+    split: Split
+
+
 def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[_TaskOutput], int]:
     """Have the tasks write their files, and return how many groups of tasks there were."""
     if not isinstance(staging, RemotePath):
@@ -653,6 +645,14 @@ def _check_target(target: Path, spec: FileSpec) -> None:
     if is_used:
         reason = f"{target} is not empty; choose another directory, or set appends=True"
         raise ConfigError("target", reason)
+
+
+class _TaskOutput(NamedTuple):
+    """What one task has written, below its own directory in the staging directory."""
+
+    directory: str
+    files: tuple[ExportedFile, ...]
+    skipped: tuple[Skipped, ...]
 
 
 def _write(task: _ExportTask, *, read: ReadTask, spec: FileSpec, staging: Path) -> _TaskOutput:

@@ -56,19 +56,19 @@ STAGING_PREFIX: Final = "_stratalog-"
 VERSION: Final = 1
 
 
+class StagedFile(NamedTuple):
+    """A file that is to be moved, by its paths below the target."""
+
+    staged: str
+    path: str
+
+
 class ExportedUpTo(NamedTuple):
     """Where the exports of a partition have stopped."""
 
     topic_id: uuid.UUID | None
     """None if the log directory did not have it; then it is not compared."""
     next_offset: int
-
-
-class StagedFile(NamedTuple):
-    """A file that is to be moved, by its paths below the target."""
-
-    staged: str
-    path: str
 
 
 @dataclass(frozen=True)

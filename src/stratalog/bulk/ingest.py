@@ -71,10 +71,6 @@ if TYPE_CHECKING:
     from stratalog.commits.committer import CommitResult
     from stratalog.commits.staged import StagedRun, StagedTopic
 
-TASK_BYTES_MIN: Final = 4 << 20
-"""From this size on, a part of the input gets its own task, to keep all workers busy."""
-FILE_COST_BYTES: Final = 64 << 10
-"""What opening a file costs, in bytes that could be read instead."""
 FilePart: TypeAlias = TextRange | RowGroups | CsvFile
 
 
@@ -115,6 +111,11 @@ def ingest(
 
 
 # -- planning
+
+TASK_BYTES_MIN: Final = 4 << 20
+"""From this size on, a part of the input gets its own task, to keep all workers busy."""
+FILE_COST_BYTES: Final = 64 << 10
+"""What opening a file costs, in bytes that could be read instead."""
 
 
 def plan_ingest(source: FileSource) -> IngestPlan:

@@ -114,15 +114,15 @@ class _Lines:
     """Finds lines in chunks as they are read; holds the part of a line whose end is not read."""
 
     def __init__(self, path: str, position: int, end: int) -> None:
-        self.read_to = position
-        """Where in the file the next chunk begins."""
-        self.is_over = False
         self._path = path
         self._end = end
-        self._line_start = position
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._ends_with_cr = False
+        self._line_start = position
+        self.read_to = position
+        """Where in the file the next chunk begins."""
+        self.is_over = False
 
     def add(self, chunk: bytes) -> pa.Array | None:
         """The lines that end in the chunk, if any do."""

@@ -388,11 +388,6 @@ class _PartitionPlan:
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.ranges)
 
-    @property
-    def offsets(self) -> int:
-        """The number of offsets, in a compacted log more than there are records."""
-        return sum(part.offsets for part in self.ranges)
-
 
 def plan_ranges(
     views: Mapping[TopicPartition, PartitionView],
@@ -463,7 +458,8 @@ def _prune_offsets(
 
 
 def _splits(partitions: list[_PartitionPlan], options: ReadOptions) -> list[Split]:
-    counts = shares([partition.offsets for partition in partitions], options.min_partitions or 1)
+    offsets = [sum(part.offsets for part in partition.ranges) for partition in partitions]
+    counts = shares(offsets, options.min_partitions or 1)
     divided: list[list[SegmentRange]] = []
     for partition, count in zip(partitions, counts, strict=True):
         ranges: list[SegmentRange] = []

@@ -132,8 +132,8 @@ def collect(
     finder: SettingsFinder,
     *,
     now_ms: int,
-    is_quick: bool = False,
     workers: Workers | None = None,
+    is_quick: bool = False,
     on_phase: Callable[[int, int], None] | None = None,
 ) -> ReportFacts:
     """Look at these partition directories. A quick report reads headers only: no keys, no CRCs.

@@ -27,34 +27,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.bulk.backup_cut import end_of_batches
-from stratalog.bulk.backup_store import BackupStore, Manifest, SavedDir, SavedFile
-from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
+from stratalog.bulk.backup_store import BackupJobResult, find_backup
+from stratalog.bulk.clamped_offsets import ClampedOffset, clamp_offsets
+from stratalog.bulk.workers import Clock, ThreadWorkers, pack
 from stratalog.config import BrokerConfig
-from stratalog.errors import (
-    BackupError,
-    CorruptError,
-    InvalidNameError,
-    StratalogError,
-    UnsupportedError,
-)
+from stratalog.errors import BackupError, InvalidNameError, StratalogError
 from stratalog.format import names
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
-from stratalog.format.legacy import encode_legacy
-from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.messages.remote_log_records import read_remote_log_record
-from stratalog.format.names import TopicPartition
-from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.times import current_time_ms
 from stratalog.format.uuids import encode_id
-from stratalog.log.latest_records import LatestRecords
-from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import read_topic_id
-from stratalog.log.reader import CorruptionPolicy, batches_of
 from stratalog.log.remote_segments import TopicIdPartition, replay_remote_log
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
-from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.disk import Disk, storage_errors
 from stratalog.storage.log_file import read_file
 from stratalog.storage.remote_path import RemotePath, location
@@ -63,7 +49,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from stratalog.bulk.backup_store import BackupStore, Manifest, SavedDir, SavedFile, StoredBackup
     from stratalog.bulk.workers import Workers
+    from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.remote_segments import RemoteLog
     from stratalog.partitions.partition_table import PartitionSlot
@@ -81,17 +69,11 @@ _OFFSET_FILES: Final = (
     names.RootFile.HIGH_WATERMARKS,
     names.RootFile.CLEANER_OFFSETS,
 )
-_NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, METADATA_TOPIC})
+_NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, names.REMOTE_METADATA_TOPIC})
 """Their records about topics and remote segments describe the present, whatever time is restored: a
 remote segment that its log no longer lists would be lost. `__consumer_offsets` and
 `__transaction_state` are truncated: groups and transactions are as they were at that time, like the
 data."""
-_COMMIT_TYPES: Final = frozenset({0, 1})
-_VALUE_VERSION: Final = 3
-_OLD_VALUE_VERSION: Final = 1
-"""The newest version of committed offsets that brokers before magic 2 know."""
-_RECORD_OVERHEAD_BYTES: Final = 32
-"""The maximum size of a record besides its key and value."""
 
 
 @dataclass(frozen=True)
@@ -135,28 +117,16 @@ class RestoredPartition(NamedTuple):
     by time drops from the local log."""
 
 
-class ClampedOffset(NamedTuple):
-    """A committed offset that was set back to the end of its log."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    end_offset: int
-
-
 class _RestoredLogs(NamedTuple):
     partitions: tuple[RestoredPartition, ...]
     clamped: tuple[ClampedOffset, ...]
 
 
 @dataclass(frozen=True)
-class RestoreResult(JobResult):
+class RestoreResult(BackupJobResult):
     """What was restored."""
 
-    backup_id: str = ""
     dirs: tuple[str, ...] = ()
-    files: int = 0
     fetched_files: int = 0
     """Fewer than `files` if an interrupted restore was continued."""
     is_recovered: bool = False
@@ -169,12 +139,11 @@ class RestoreResult(JobResult):
 class RestorePlan:
     """Which files of a backup go where."""
 
-    store: BackupStore
-    manifest: Manifest
-    targets: tuple[Path, ...]
+    backup: StoredBackup
     selection: Selection
+    targets: tuple[Path, ...]
     files: tuple[tuple[SavedFile, ...], ...]
-    """The files of each log directory."""
+    """The files of each target."""
     as_is: bool = False
 
     @property
@@ -186,7 +155,9 @@ class RestorePlan:
         """Whether the files as they were copied are not yet what a broker leaves behind."""
         if self.as_is:
             return False
-        return self.selection.truncates or not all(each.is_clean for each in self.manifest.dirs)
+        return self.selection.truncates or not all(
+            each.is_clean for each in self.backup.manifest.dirs
+        )
 
 
 def restore(
@@ -205,24 +176,20 @@ def restore(
     starts. Raises BackupError.
     """
     clock = Clock()
-    plan = plan_restore(where, dirs, selection, backup_id=backup_id, as_is=as_is)
+    plan = plan_restore(find_backup(where, backup_id), dirs, selection, as_is=as_is)
     return run_restore(plan, workers, clock=clock)
 
 
 def plan_restore(
-    where: Path | str,
+    backup: StoredBackup,
     dirs: Sequence[Path | str],
     selection: Selection | None = None,
     *,
-    backup_id: str | None = None,
     as_is: bool = False,
 ) -> RestorePlan:
-    """Look up the backup, and check that it can be restored as asked for. Changes nothing."""
+    """Check that the backup can be restored as asked for. Changes nothing."""
+    manifest = backup.manifest
     selection = selection or Selection()
-    store = BackupStore.at(where)
-    manifest = store.latest() if backup_id is None else store.read_manifest(backup_id)
-    if manifest is None:
-        raise BackupError(f"{store.path}: no backup found")
     targets = tuple(location(each).absolute() for each in dirs)
     if len(targets) != len(manifest.dirs):
         paths = ", ".join(each.path for each in manifest.dirs)
@@ -233,16 +200,16 @@ def plan_restore(
     if as_is and selection.truncates:
         raise BackupError("as_is cannot be combined with a truncation by time or offset")
     _check_selection(manifest, selection)
-    _check_remote_parts(store, manifest, selection)
+    _check_remote_parts(backup, selection)
     files = tuple(tuple(_selected(each, selection)) for each in manifest.dirs)
-    plan = RestorePlan(store, manifest, targets, selection, files, as_is)
+    plan = RestorePlan(backup, selection, targets, files, as_is)
     for target in targets:
         _check_target(plan, target)
     return plan
 
 
 def _check_selection(manifest: Manifest, selection: Selection) -> None:
-    known = {each.topic_partition for saved in manifest.dirs for each in saved.partitions}
+    known = {tp for saved in manifest.dirs for tp in saved.ends}
     for topic, number in selection.topics:
         if not any(tp.topic == topic and number in {None, tp.partition} for tp in known):
             name = topic if number is None else f"{topic}:{number}"
@@ -263,14 +230,14 @@ def _check_selection(manifest: Manifest, selection: Selection) -> None:
             raise BackupError(f"{tp.topic}:{tp.partition}:{offset}: the offset must be 0 or more")
 
 
-def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selection) -> None:
+def _check_remote_parts(backup: StoredBackup, selection: Selection) -> None:
     """Raise BackupError for a log that would have to be truncated in remote storage."""
-    for saved in manifest.dirs:
+    for saved in backup.manifest.dirs:
         bases = _first_bases(saved)
         wanted = [
             (tp, offset) for tp, offset in selection.to_offsets if offset < bases.get(str(tp), 0)
         ]
-        starts = _saved_starts(store, manifest, saved) if wanted else {}
+        starts = _saved_starts(backup, saved) if wanted else {}
         for tp, offset in wanted:
             base = bases[str(tp)]
             # A lower log start is that of a tiered log, as for a broker that starts.
@@ -283,13 +250,11 @@ def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selec
                 )
 
 
-def _saved_starts(
-    store: BackupStore, manifest: Manifest, saved: SavedDir
-) -> dict[TopicPartition, int]:
+def _saved_starts(backup: StoredBackup, saved: SavedDir) -> dict[TopicPartition, int]:
     """The checkpointed log start offsets."""
     for file in saved.files:
         if file.path == names.RootFile.LOG_START_OFFSETS.value:
-            data = file.data or b"".join(store.read_object(*each) for each in manifest.pieces(file))
+            data = backup.read_file(file)
             try:
                 return decode_offsets(data)
             except StratalogError as error:  # as in Kafka, it counts as missing
@@ -379,7 +344,7 @@ def _is_finished(plan: RestorePlan) -> bool:
 def _identity(plan: RestorePlan, target: Path) -> dict[str, Any]:
     """What an interrupted restore must have in common with its repetition."""
     return {
-        "backup": plan.manifest.backup_id,
+        "backup": plan.backup.manifest.backup_id,
         "dir": plan.targets.index(target),
         "asIs": plan.as_is,
         **plan.selection.as_json(),
@@ -446,17 +411,18 @@ def run_restore(
         disk.unlink(target / MARKER, missing_ok=True)
         disk.fsync_dir(target)
     return RestoreResult(
-        "restore",
-        0,
-        plan.size_bytes,
-        clock.seconds,
-        groups,
-        plan.manifest.backup_id,
-        tuple(map(str, plan.targets)),
-        sum(map(len, plan.files)),
-        fetched,
-        plan.needs_opening,
-        *restored,
+        job="restore",
+        records=0,
+        size_bytes=plan.size_bytes,
+        seconds=clock.seconds,
+        tasks=groups,
+        backup_id=plan.backup.manifest.backup_id,
+        files=sum(map(len, plan.files)),
+        dirs=tuple(map(str, plan.targets)),
+        fetched_files=fetched,
+        is_recovered=plan.needs_opening,
+        partitions=restored.partitions,
+        clamped=restored.clamped,
     )
 
 
@@ -508,20 +474,20 @@ def _begin(disk: Disk, plan: RestorePlan, target: Path) -> Path:
 
 
 def _directories(plan: RestorePlan, number: int) -> list[str]:
-    found = plan.manifest.dirs[number].directories
+    found = plan.backup.manifest.dirs[number].directories
     return [each for each in found if _is_wanted(each, plan.selection)]
 
 
 def _fetch(plan: RestorePlan, stagings: Sequence[Path], workers: Workers) -> tuple[int, int]:
     """Fetch all files; returns how many were not there yet, and the number of groups of tasks."""
     tasks = [
-        _FetchTask(file, staging / file.path, tuple(plan.manifest.pieces(file)))
+        _FetchTask(file, staging / file.path, tuple(plan.backup.manifest.pieces(file)))
         for files, staging in zip(plan.files, stagings, strict=True)
         for file in files
     ]
     groups = pack(tasks, lambda task: task.size_bytes, slots=workers.slots)
-    title = f"stratalog restore: {len(tasks)} files from {plan.store.path}"
-    done = workers.run(partial(_fetch_file, store=plan.store), groups, title=title)
+    title = f"stratalog restore: {len(tasks)} files from {plan.backup.store.path}"
+    done = workers.run(partial(_fetch_file, store=plan.backup.store), groups, title=title)
     disk = Disk()
     for number, staging in enumerate(stagings):
         for name in _directories(plan, number):
@@ -568,10 +534,10 @@ def _is_fetched(task: _FetchTask) -> bool:
 
 def _untruncated_logs(plan: RestorePlan) -> tuple[RestoredPartition, ...]:
     return tuple(
-        RestoredPartition(each.topic, each.partition, each.end_offset, each.end_offset)
-        for saved in plan.manifest.dirs
-        for each in saved.partitions
-        if plan.selection.has(each.topic_partition)
+        RestoredPartition(*tp, end, end)
+        for saved in plan.backup.manifest.dirs
+        for tp, end in saved.ends.items()
+        if plan.selection.has(tp)
     )
 
 
@@ -612,7 +578,7 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _RestoredLog
                 _truncate(slot, ends[slot.topic_partition])
         clamped: tuple[ClampedOffset, ...] = ()
         if plan.selection.truncates:
-            clamped = _clamp_offsets(logs)
+            clamped = clamp_offsets(logs)
         rests = _later_remote_parts(slots, plan.selection)
         opened = {
             tp: _restored(tp, log, before.get(tp, 0), may_have_more=tp in rests)
@@ -705,148 +671,15 @@ def _remote_logs(slots: Sequence[PartitionSlot]) -> dict[TopicIdPartition, Remot
     records = (
         read_remote_log_record(record.value)
         for slot in slots
-        if slot.topic_partition.topic == METADATA_TOPIC
+        if slot.topic_partition.topic == names.REMOTE_METADATA_TOPIC
         for record in slot.log().read()
         if record.value is not None
     )
     try:
         return replay_remote_log(records)
     except StratalogError as error:
-        _log.warning("%s: cannot be read: %s", METADATA_TOPIC, error)
+        _log.warning("%s: cannot be read: %s", names.REMOTE_METADATA_TOPIC, error)
         return {}
-
-
-class _Commit(NamedTuple):
-    """The last committed offset of a group for a partition."""
-
-    key: dict[str, Any]
-    value: dict[str, Any]
-    producer_id: int | None = None
-    """Producer id of the open transaction that it belongs to."""
-
-
-def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
-    """Commit the end of a log for groups that have read further: else their consumers would start
-    anew, at the beginning or at the end."""
-    clamped: list[ClampedOffset] = []
-    for tp, log in sorted(logs.items()):
-        if tp.topic != names.CONSUMER_OFFSETS_TOPIC:
-            continue
-        found = [
-            (commit, end)
-            for commit in _commits(log)
-            if (end := _end_below(logs, commit.key, commit.value)) is not None
-        ]
-        for producer_id in dict.fromkeys(commit.producer_id for commit, _ in found):
-            commits = [(commit, end) for commit, end in found if commit.producer_id == producer_id]
-            if (magic := _last_magic(log)) < MAGIC_2:
-                _append_old_commits(log, commits, magic)
-            else:
-                records = [_commit_record(*each, _VALUE_VERSION) for each in commits]
-                _append_commits(log, records, _fields_of(log, producer_id))
-        clamped += [
-            ClampedOffset(key["group"], key["topic"], key["partition"], value["offset"], end)
-            for (key, value, _), end in found
-        ]
-    return tuple(clamped)
-
-
-def _fields_of(log: PartitionLog, producer_id: int | None) -> BatchFields:
-    """A pending offset is reset within its transaction. If it is committed, the group continues at
-    the end of the log, and if it is aborted, at its earlier offset: both are right."""
-    if producer_id is None:
-        return BatchFields()
-    state = log.producers.producers[producer_id]
-    return BatchFields(
-        is_transactional=True, producer_id=producer_id, producer_epoch=state.producer_epoch
-    )
-
-
-def _commits(log: PartitionLog) -> list[_Commit]:
-    """Committed offsets as a group coordinator loads them, then those of open transactions, which
-    it keeps until the transaction ends."""
-    latest = LatestRecords.of(log)
-    known = log.producers.producers  # all that can still end a transaction
-    pending = [(each, tp) for tp, each in latest.pending.items() if tp in known]
-    stored = [(latest.committed, None), *pending]
-    return [
-        _Commit(*fields, producer_id)
-        for records, producer_id in stored
-        for key, (value, _) in records.items()
-        if (fields := _commit_fields(key, value)) is not None
-    ]
-
-
-def _commit_fields(key: bytes, value: bytes | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """None for a record that is not a committed offset."""
-    try:
-        decoded = read_group_record(key, value, decode_members=False)
-    except (CorruptError, UnsupportedError):  # of a later version of Kafka
-        return None
-    if decoded.type_id not in _COMMIT_TYPES or decoded.value is None:
-        return None
-    return decoded.key, decoded.value
-
-
-def _end_below(
-    logs: Mapping[TopicPartition, PartitionLog], key: Mapping[str, Any], value: Mapping[str, Any]
-) -> int | None:
-    """The end of the log, if the committed offset is above it."""
-    log = logs.get(TopicPartition(key["topic"], key["partition"]))
-    if log is None or value["offset"] <= log.log_end_offset:
-        return None
-    return log.log_end_offset
-
-
-def _last_magic(log: PartitionLog) -> int:
-    """The magic of the last batch."""
-    magic = MAGIC_2
-    for part in log.parts_from(max(log.log_start_offset, log.log_end_offset - 1)):
-        for batch in batches_of(part, CorruptionPolicy(None, lambda: False)):
-            magic = batch.entry.magic
-    return magic
-
-
-def _commit_record(commit: _Commit, end: int, version: int) -> tuple[bytes, bytes | None]:
-    fields = {
-        "offset": end,
-        "leaderEpoch": -1,
-        "metadata": commit.value["metadata"],
-        "commitTimestamp": current_time_ms(),
-        "expireTimestamp": -1,
-    }
-    return encode_group_record(1, commit.key, fields, version)
-
-
-def _append_old_commits(
-    log: PartitionLog, commits: Sequence[tuple[_Commit, int]], magic: int
-) -> None:
-    """Append in the format of the log: its broker may not know a later one, and would then load no
-    offset at all. A leader's append would convert the records."""
-    for each in commits:
-        key, value = _commit_record(*each, _OLD_VALUE_VERSION)
-        now_ms = current_time_ms()
-        record = Record(log.log_end_offset, now_ms, key, value)
-        log.append_as_follower(encode_legacy([record], magic))
-
-
-def _append_commits(
-    log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]], fields: BatchFields
-) -> None:
-    """As many batches as the topic's settings require."""
-    now_ms = current_time_ms()
-    bytes_max = min(log.config.max_message_bytes, log.config.segment_bytes)
-    records: list[Record] = []
-    size_bytes = 0
-    for key, value in commits:
-        record_bytes = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
-        if records and HEADER_BYTES + size_bytes + record_bytes > bytes_max:
-            log.append(encode_batch(records, fields), origin=AppendOrigin.COORDINATOR)
-            records, size_bytes = [], 0
-        records.append(Record(len(records), now_ms, key, value))
-        size_bytes += record_bytes
-    if records:
-        log.append(encode_batch(records, fields), origin=AppendOrigin.COORDINATOR)
 
 
 def _sweep(staging: Path) -> None:

@@ -13,7 +13,7 @@ a range may start or end inside a batch: the batch is then decoded for both.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -142,14 +142,14 @@ def offset_ranges(splits: Iterable[Split]) -> dict[TopicPartition, OffsetRange]:
 class PlanSummary:
     """How much of the subscribed topics a plan reads."""
 
-    partitions: int = 0
-    partitions_read: int = 0
-    segments: int = 0
-    segments_read: int = 0
-    bytes_total: int = 0
-    bytes_read: int = 0
-    splits: int = 0
-    requests: int = 0
+    partitions: int
+    partitions_read: int
+    segments: int
+    segments_read: int
+    bytes_total: int
+    bytes_read: int
+    splits: int
+    requests: int
     """What reading takes of stores: a range for every 16 MiB, and two to open and check a file."""
 
     def __str__(self) -> str:
@@ -166,8 +166,8 @@ class PlanSummary:
 class SplitPlan:
     """All splits of a query."""
 
-    splits: tuple[Split, ...] = ()
-    summary: PlanSummary = field(default_factory=PlanSummary)
+    splits: tuple[Split, ...]
+    summary: PlanSummary
 
 
 def requests_of(part: SegmentRange) -> int:

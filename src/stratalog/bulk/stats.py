@@ -103,18 +103,17 @@ KEY_ROW: Final = np.dtype([(name, np.int64) for name in _KEY_FIELDS.split()])
 class KeyCounts(NamedTuple):
     """What compaction would find in a log."""
 
-    keys: int = 0
+    keys: int
     """Different ones."""
-    live_keys: int = 0
+    live_keys: int
     """Those whose last record is no tombstone."""
-    dead_records: int = 0
+    dead_records: int
     """Records with a later one of the same key."""
-    dead_bytes: int = 0
+    dead_bytes: int
     """Bytes of their keys and values."""
-
-    top_records: int = 0
+    top_records: int
     """Records of the most frequent key."""
-    by_records: tuple[tuple[int, int], ...] = ()
+    by_records: tuple[tuple[int, int], ...]
     """(records, keys): how many keys have up to this many records; powers of two."""
 
     def plus(self, other: KeyCounts) -> KeyCounts:
@@ -129,6 +128,9 @@ class KeyCounts(NamedTuple):
             max(self.top_records, other.top_records),
             tuple(sorted(counts.items())),
         )
+
+
+NO_KEYS: Final = KeyCounts(0, 0, 0, 0, 0, ())
 
 
 def _key_rows(
@@ -352,7 +354,7 @@ class PartitionStats:
     size_bytes: int
     """Size of its `.log` files."""
     facts: RecordFacts = field(default_factory=RecordFacts)
-    keys: KeyCounts = field(default_factory=KeyCounts)
+    keys: KeyCounts = NO_KEYS
     freed_by: Mapping[str, int] = field(default_factory=dict)
     """Bytes that retention would delete at once under another config."""
 
@@ -419,13 +421,13 @@ def stats(
     keys: dict[TopicPartition, KeyCounts] = {}
     for (place, _), found in merged:
         if isinstance(found, KeyCounts):
-            keys[place] = keys.get(place, KeyCounts()).plus(found)
+            keys[place] = keys.get(place, NO_KEYS).plus(found)
     found_all = tuple(
         PartitionStats(
             *log.place,
             log.size_bytes,
             facts.get(log.place, RecordFacts()),
-            keys.get(log.place, KeyCounts()),
+            keys.get(log.place, NO_KEYS),
             dict(log.freed_by),
         )
         for log in sorted(logs)

@@ -47,17 +47,17 @@ class SurveyedPartition(NamedTuple):
     """One for each config."""
 
 
+def amounts_of(found: Iterable[SurveyedPartition]) -> tuple[int, int]:
+    """The records and bytes of all these partitions."""
+    facts = [each.facts for each in found]
+    return sum(each.records for each in facts), sum(each.size_bytes for each in facts)
+
+
 @dataclass(frozen=True)
 class SurveyResult(JobResult):
     """All partitions, in order."""
 
     partitions: tuple[SurveyedPartition, ...] = ()
-
-
-def amounts_of(found: Iterable[SurveyedPartition]) -> tuple[int, int]:
-    """The records and bytes of all these partitions."""
-    facts = [each.facts for each in found]
-    return sum(each.records for each in facts), sum(each.size_bytes for each in facts)
 
 
 def survey(

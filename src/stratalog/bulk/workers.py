@@ -47,11 +47,14 @@ class JobResult:
 
     @property
     def records_per_second(self) -> float:
-        return self.records / self.seconds if self.seconds else 0.0
+        return self._per_second(self.records)
 
     @property
     def bytes_per_second(self) -> float:
-        return self.size_bytes / self.seconds if self.seconds else 0.0
+        return self._per_second(self.size_bytes)
+
+    def _per_second(self, amount: int) -> float:
+        return amount / self.seconds if self.seconds else 0.0
 
 
 def pack(

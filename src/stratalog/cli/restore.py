@@ -116,6 +116,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """
     spark.check()
     clock = Clock()
+    from stratalog.bulk.backup_store import find_backup  # noqa: PLC0415 - heavy
     from stratalog.bulk.restore import Selection, plan_restore, run_restore  # noqa: PLC0415 - heavy
 
     selection = Selection(
@@ -123,7 +124,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         time_of(until, "--until"),
         tuple(_offset_of(text) for text in to_offset or ()),
     )
-    plan = plan_restore(where, dirs, selection, backup_id=backup, as_is=as_is)
+    plan = plan_restore(find_backup(where, backup), dirs, selection, as_is=as_is)
     with (
         JobProgress(plan.size_bytes) as progress,
         spark.workers("stratalog restore", progress) as workers,

@@ -105,7 +105,7 @@ def _row(entry: TierEntry) -> tuple[str, ...]:
         human_size(entry.size_bytes) if entry.size_bytes else NOTHING,
         human_size(entry.stored_bytes) if entry.stored_bytes else NOTHING,
         ",".join(map(str, entry.leader_epochs)) or NOTHING,
-        time_text(entry.max_timestamp_ms) if entry.max_timestamp_ms >= 0 else NOTHING,
+        NOTHING if entry.max_timestamp_ms is None else time_text(entry.max_timestamp_ms),
         entry.segment_id or NOTHING,
     )
 
@@ -113,6 +113,4 @@ def _row(entry: TierEntry) -> tuple[str, ...]:
 def _json_row(entry: TierEntry) -> dict[str, object]:
     fields = entry._asdict()
     place = fields.pop("topic_partition")
-    is_known = entry.max_timestamp_ms >= 0
-    fields["max_timestamp_ms"] = entry.max_timestamp_ms if is_known else None
     return {"kind": "tiered-segment", **place._asdict(), **json_names(fields)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptError, UnsupportedError
 from stratalog.format.batch import Codec
@@ -19,6 +19,7 @@ from stratalog.format.compression import decompress
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MANIFEST_SUFFIX: Final = ".rsm-manifest"
 COUNT_MAX = 1 << 20
 """Chunks of a segment: 2 GiB in chunks of 2 KiB."""
 

@@ -36,6 +36,8 @@ INTERNAL_TOPICS: Final = frozenset(
 never see it."""
 SYSTEM_TOPICS: Final = INTERNAL_TOPICS | {CLUSTER_METADATA_TOPIC}
 """Every topic in a log directory that is not a user's: skipped unless it is named."""
+REMOTE_METADATA_TOPIC: Final = "__remote_log_metadata"
+"""Events of remote segments. Not among the above: to brokers it is a topic like those of users."""
 
 REMOTE_INDEX_CACHE_DIR: Final = "remote-log-index-cache"
 TEMPORARY_SUFFIX: Final = ".tmp"

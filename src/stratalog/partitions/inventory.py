@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import AccessDeniedError, StratalogError
 from stratalog.format.batch import (
@@ -83,6 +83,27 @@ class FirstBatch:
     codec: str
     magic: int
 
+    @classmethod
+    def of(cls, segment: SegmentView) -> Self | None:
+        """None if there is no complete batch. The CRC is not checked."""
+        raw = segment.file.read(0, HEADER_BYTES)
+        found = peek(raw)
+        if found is None or not found.is_plausible(
+            offset_min=segment.base_offset, bytes_left=segment.size_bytes
+        ):
+            return None
+        if len(raw) < min(HEADER_BYTES, found.size_bytes):  # the file shrank
+            return None
+        if found.magic < MAGIC_2:
+            legacy = LegacyHeader.unpack(raw)
+            return cls(legacy.max_timestamp, codec_name(legacy.codec_id), legacy.magic)
+        header = BatchHeader.unpack(raw)
+        is_record_time = (
+            header.timestamp_type is TimestampType.CREATE_TIME and header.delete_horizon_ms is None
+        )
+        timestamp = header.base_timestamp if is_record_time else header.max_timestamp
+        return cls(timestamp, codec_name(header.codec_id), header.magic)
+
 
 @dataclass(frozen=True)
 class IndexSummary:
@@ -93,6 +114,10 @@ class IndexSummary:
     """Size of the file; None if there is no file."""
     origin: str
     """`file`, or why the file was not used."""
+
+    @classmethod
+    def of(cls, index: IndexView, sizes: Mapping[Path, int]) -> Self:
+        return cls(index.entries, sizes.get(index.path), index.origin)
 
 
 @dataclass(frozen=True)
@@ -132,41 +157,16 @@ def summarize_segments(view: PartitionView) -> list[SegmentSummary]:
                 base_offset=segment.base_offset,
                 next_offset=ends[slot],
                 size_bytes=segment.size_bytes,
-                time_index=_summarize_index(segment.times.index, sizes),
-                offset_index=_summarize_index(segment.offset_index, sizes),
+                time_index=IndexSummary.of(segment.times.index, sizes),
+                offset_index=IndexSummary.of(segment.offset_index, sizes),
                 aborted_transactions=sizes.get(segment.sibling(FileKind.TXN_INDEX), 0)
                 // TXN_ENTRY_BYTES,
                 has_snapshot=segment.base_offset in snapshots,
-                first=first_batch(segment),
+                first=FirstBatch.of(segment),
                 largest_timestamp=largest,
             )
         )
     return found
-
-
-def _summarize_index(index: IndexView, sizes: Mapping[Path, int]) -> IndexSummary:
-    return IndexSummary(index.entries, sizes.get(index.path), index.origin)
-
-
-def first_batch(segment: SegmentView) -> FirstBatch | None:
-    """None if there is no complete batch. The CRC is not checked."""
-    raw = segment.file.read(0, HEADER_BYTES)
-    found = peek(raw)
-    if found is None or not found.is_plausible(
-        offset_min=segment.base_offset, bytes_left=segment.size_bytes
-    ):
-        return None
-    if len(raw) < min(HEADER_BYTES, found.size_bytes):  # the file shrank
-        return None
-    if found.magic < MAGIC_2:
-        legacy = LegacyHeader.unpack(raw)
-        return FirstBatch(legacy.max_timestamp, codec_name(legacy.codec_id), legacy.magic)
-    header = BatchHeader.unpack(raw)
-    is_record_time = (
-        header.timestamp_type is TimestampType.CREATE_TIME and header.delete_horizon_ms is None
-    )
-    timestamp = header.base_timestamp if is_record_time else header.max_timestamp
-    return FirstBatch(timestamp, codec_name(header.codec_id), header.magic)
 
 
 def codec_name(codec_id: int) -> str:
@@ -260,11 +260,28 @@ def _allocated_bytes(entry: os.DirEntry[str], seen: set[int]) -> int:
 
 
 @dataclass(frozen=True)
-class PartitionSummary:
-    """One partition. Details that were not asked for are empty or None."""
+class FoundPartition:
+    """The directory of a partition."""
 
     topic_partition: TopicPartition
     path: Path
+
+    @property
+    def label(self) -> str:
+        return label_of(self.topic_partition)
+
+
+@dataclass(frozen=True)
+class UnreadablePartition(FoundPartition):
+    """A partition that could not be read."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class PartitionSummary(FoundPartition):
+    """One partition. Details that were not asked for are empty or None."""
+
     topic_id: uuid.UUID | None
     segment_count: int
     size_bytes: int
@@ -287,19 +304,6 @@ class PartitionSummary:
     disk_use: DiskUse = _NO_DISK_USE
     record_count: int | None = None
     """Without control records; None if it was not counted."""
-
-    @property
-    def label(self) -> str:
-        return label_of(self.topic_partition)
-
-
-@dataclass(frozen=True)
-class UnreadablePartition:
-    """A partition that could not be read."""
-
-    topic_partition: TopicPartition
-    path: Path
-    problem: str
 
 
 def label_of(topic_partition: TopicPartition) -> str:
@@ -333,7 +337,7 @@ def summarize_partition(
         size_bytes=view.size_bytes,
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        first=next(filter(None, map(first_batch, segments)), None),
+        first=next(filter(None, map(FirstBatch.of, segments)), None),
         largest_timestamp=max(
             segments.largest_timestamp(slot).timestamp for slot in range(len(segments))
         ),

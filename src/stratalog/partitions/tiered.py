@@ -18,10 +18,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CorruptError, StratalogError, TieredLogError
-from stratalog.format.aiven_manifest import decode_manifest
+from stratalog.format.aiven_manifest import MANIFEST_SUFFIX, decode_manifest
 from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs
 from stratalog.format.messages.remote_log_records import read_remote_log_record
-from stratalog.format.names import SYSTEM_TOPICS, RootFile, TopicPartition
+from stratalog.format.names import REMOTE_METADATA_TOPIC, SYSTEM_TOPICS, RootFile, TopicPartition
 from stratalog.format.uuids import encode_id
 from stratalog.log.partition_view import PartitionView, identity_of, read_topic_id
 from stratalog.log.remote_segments import (
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-METADATA_TOPIC: Final = "__remote_log_metadata"
-_MANIFEST: Final = ".rsm-manifest"
-
 
 @dataclass(frozen=True)
 class LocalFacts:
@@ -66,12 +63,12 @@ class LocalFacts:
     def metadata_count(self) -> int | None:
         """How many partitions the metadata topic has; None if the cluster's metadata, which says
         so, is not here."""
-        info = self.topics().get(METADATA_TOPIC)
+        info = self.topics().get(REMOTE_METADATA_TOPIC)
         return info.known_count if info is not None and info.is_in_cluster else None
 
     def is_tiered(self, topic: str) -> bool | None:
         """Whether a topic is tiered by its settings; None if these are unknown."""
-        if topic in SYSTEM_TOPICS or topic == METADATA_TOPIC:
+        if topic in SYSTEM_TOPICS or topic == REMOTE_METADATA_TOPIC:
             return False
         info = self.topics().get(topic)
         if info is None or info.unknown is not None:
@@ -164,8 +161,8 @@ class RemoteTier:
         raise TieredLogError(
             f"{tp}: the offsets {lost} {first if start is None else first - 1} of this log are not "
             f"on the disk ({local}), and no remote segment is known to have them: "
-            f"{why or f'{METADATA_TOPIC} names none'}. To read the local part only, leave out the "
-            "remote store"
+            f"{why or f'{REMOTE_METADATA_TOPIC} names none'}. To read the local part only, leave "
+            "out the remote store"
         )
 
     def unknown_reason(self, place: TopicIdPartition) -> str:
@@ -176,7 +173,7 @@ class RemoteTier:
                 return ""
             return (
                 f"which segments in {self.store.root} are complete is only known from "
-                f"{METADATA_TOPIC}; give the log directory that has this topic"
+                f"{REMOTE_METADATA_TOPIC}; give the log directory that has this topic"
             )
         if place in self.logs:
             return ""
@@ -184,15 +181,16 @@ class RemoteTier:
         if count is None:
             numbers = ", ".join(map(str, here))
             return (
-                f"the log directories have {METADATA_TOPIC} {numbers}, without any event of this "
-                "partition; give the log directories that have the other partitions of that topic"
+                f"the log directories have {REMOTE_METADATA_TOPIC} {numbers}, without any event of "
+                "this partition; give the log directories that have the other partitions of that "
+                "topic"
             )
         needed = place.metadata_partition(count)
         if needed in here:
             return ""
         return (
-            f"its events are in partition {needed} of {METADATA_TOPIC}, which is not in the log "
-            "directories; give the one that has it"
+            f"its events are in partition {needed} of {REMOTE_METADATA_TOPIC}, which is not in the "
+            "log directories; give the one that has it"
         )
 
     def _why_unknown(self, tp: TopicPartition, place: TopicIdPartition | None) -> str:
@@ -234,8 +232,8 @@ class RemoteTier:
 
     def _log_of_manifests(self, directory: Path) -> RemoteLog:
         objects = self.store.objects(directory)
-        names = [name for name, suffixes in objects.items() if _MANIFEST in suffixes]
-        paths = [directory / f"{name}{_MANIFEST}" for name in names]
+        names = [name for name, suffixes in objects.items() if MANIFEST_SUFFIX in suffixes]
+        paths = [directory / f"{name}{MANIFEST_SUFFIX}" for name in names]
         segments = []
         for path, raw in zip(paths, fetch_pool().map(read_file, paths), strict=True):
             try:
@@ -293,5 +291,8 @@ def _records(directories: Iterable[Path]) -> Iterator[RemoteLogRecord]:
 def metadata_dirs(live: Mapping[TopicPartition, Sequence[Path]]) -> list[Path]:
     """The directories of the metadata topic."""
     return [
-        path for tp, paths in sorted(live.items()) if tp.topic == METADATA_TOPIC for path in paths
+        path
+        for tp, paths in sorted(live.items())
+        if tp.topic == REMOTE_METADATA_TOPIC
+        for path in paths
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptError, SegmentGoneError, StratalogError, TieredLogError
+from stratalog.format.aiven_manifest import MANIFEST_SUFFIX
 from stratalog.format.counts import added
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.remote_segments import FINISHED, STARTED, TopicIdPartition
@@ -44,7 +45,7 @@ _AFTER_ERROR: Final = "then verify the remote part again"
 
 REQUIRED: Final = {
     "local": (".log", ".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"),
-    "aiven": (".log", ".indexes", ".rsm-manifest"),
+    "aiven": (".log", ".indexes", MANIFEST_SUFFIX),
 }
 
 
@@ -63,7 +64,8 @@ class TierEntry(NamedTuple):
     """Of all objects in the store."""
     segment_id: str
     leader_epochs: tuple[int, ...]
-    max_timestamp_ms: int
+    max_timestamp_ms: int | None
+    """None: unknown."""
     reason: str = ""
     """Why its role is unknown; of a local segment, why the remote part of its log is."""
 
@@ -105,7 +107,7 @@ def _local_entries(logs: LogDirsView, tp: TopicPartition) -> Iterator[TierEntry]
         is_last = slot + 1 == len(segments)
         end = segment.end.next_offset if is_last else segments[slot + 1].base_offset
         place = (segment.base_offset, end - 1, segment.size_bytes)
-        yield TierEntry(tp, "", "local", *place, 0, "", (), -1, problem)
+        yield TierEntry(tp, "", "local", *place, 0, "", (), None, problem)
 
 
 def _known(logs: LogDirsView, tp: TopicPartition) -> _KnownLog:
@@ -144,7 +146,7 @@ def _remote_entry(
         return _entry(tp, place, info, role, stored_bytes, reason)
     base, segment_id = int(name[:20]), name[21:]
     return TierEntry(
-        tp, place.topic_id, role, base, None, 0, stored_bytes, segment_id, (), -1, reason
+        tp, place.topic_id, role, base, None, 0, stored_bytes, segment_id, (), None, reason
     )
 
 
@@ -179,7 +181,7 @@ def _entry(
         stored_bytes,
         info.segment_id,
         tuple(epoch for epoch, _ in info.epochs),
-        info.max_timestamp_ms,
+        info.max_timestamp_ms if info.max_timestamp_ms >= 0 else None,
         reason,
     )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptError, StratalogError, TieredLogError
-from stratalog.format.aiven_manifest import AivenManifest, decode_manifest
+from stratalog.format.aiven_manifest import MANIFEST_SUFFIX, AivenManifest, decode_manifest
 from stratalog.format.batch import Codec
 from stratalog.format.compression import decompress
 from stratalog.storage.log_file import FileIdentity, LogFile, list_directory, open_file, read_file
@@ -179,7 +179,7 @@ class StoredSegment:
 
     @cached_property
     def manifest(self) -> AivenManifest:
-        path = self.log.with_name(self.log.name.removesuffix(".log") + ".rsm-manifest")
+        path = self.log.with_name(self.log.name.removesuffix(".log") + MANIFEST_SUFFIX)
         try:
             found = decode_manifest(read_file(path))
             _check_segment(found, self.log)

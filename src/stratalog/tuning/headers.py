@@ -139,12 +139,15 @@ class HeaderFacts:
     late_records: int = 0
     latest_ms: int = 0
     """The largest difference between the timestamp of a late batch and an earlier, larger one."""
+    late_examples: tuple[Example, ...] = ()
     future_batches: int = 0
     future_ms: int = 0
     """How far the largest timestamp was in the future."""
+    future_examples: tuple[Example, ...] = ()
     gaps: int = 0
     gap_offsets: int = 0
     """Offsets between batches that no batch has: compaction leaves them."""
+    gap_examples: tuple[Example, ...] = ()
     batch_sizes: Counter[int] = field(default_factory=Counter)
     """Batches of up to this many bytes; the bounds are powers of two."""
     batch_records: Counter[int] = field(default_factory=Counter)
@@ -152,9 +155,6 @@ class HeaderFacts:
     hours: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Records and bytes by the start of the hour; none from the future."""
     producers: frozenset[int] = frozenset()
-    gap_examples: tuple[Example, ...] = ()
-    late_examples: tuple[Example, ...] = ()
-    future_examples: tuple[Example, ...] = ()
     segments: tuple[SurveyedSegment, ...] = ()
 
     @property
