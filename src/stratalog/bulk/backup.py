@@ -50,7 +50,7 @@ from stratalog.bulk.backup_store import (
 from stratalog.bulk.workers import Clock, ThreadWorkers, pack
 from stratalog.errors import BackupError, NotALogDirError, PartitionGoneError, SegmentGoneError
 from stratalog.format.names import FileState
-from stratalog.format.times import current_time_ms
+from stratalog.format.times import NS_PER_MS, current_time_ms
 from stratalog.storage.log_dir_scan import scan_log_dir
 from stratalog.storage.log_file import open_file
 from stratalog.storage.remote_path import RemotePath, location
@@ -70,7 +70,6 @@ PART_BYTES: Final = 8 * CHUNK_BYTES
 UPLOADS_IN_FLIGHT: Final = 4
 OVERTAKEN_CUTS_MAX: Final = 5
 """How often to cut all logs again because compaction was ahead of the copying of one."""
-_MS_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -428,7 +427,7 @@ def _saved(planned: PlannedFile, objects: tuple[str, ...]) -> SavedFile:
     return SavedFile(
         planned.path,
         planned.size_bytes,
-        planned.identity.mtime_ns // _MS_NS,
+        planned.identity.mtime_ns // NS_PER_MS,
         objects,
         b"" if not planned.size_bytes else data,
         planned.identity if is_whole and planned.data is None else None,
