@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stratalog.config import CleanupPolicy, LogConfig, TopicCompression
+from stratalog.config.broker import BROKER_DEFINITIONS
 from stratalog.config.topic import TOPIC_DEFINITIONS
 from stratalog.errors import ConfigError, StratalogError
 from stratalog.format.batch import Codec, TimestampType
@@ -94,8 +95,8 @@ def test_a_field_is_the_name_with_underscores() -> None:
 
 
 def test_every_setting_is_explained_in_one_sentence() -> None:
-    for definition in TOPIC_DEFINITIONS.values():
-        assert definition.doc[0].isupper(), definition.name
+    for definition in (*TOPIC_DEFINITIONS.values(), *BROKER_DEFINITIONS.values()):
+        assert definition.doc[0].isupper() or definition.doc[0] == "`", definition.name
         assert definition.doc.endswith("."), definition.name
 
 
