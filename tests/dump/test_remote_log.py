@@ -81,3 +81,10 @@ def test_the_flag_of_kafkas_tool(tmp_path: Path) -> None:
     assert " payload: RemotePartitionDeleteMetadata{topicPartition=" in shown
     rows = inside("dump", log, "--remote-log-metadata-decoder", "--json").rows
     assert rows[-1]["value"]["data"]["topicIdPartition"]["name"] == "orders"
+
+
+def test_custom_metadata_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "__remote_log_metadata-0"
+    log = write_segment(path, 0, batch(0, [Rec(0, 0, None, UPDATED)]))
+    rows = inside("dump", log, "--remote-log-metadata-decoder", "--json").rows
+    assert rows[-1]["value"]["data"]["customMetadata"] == "aGVsbG8="

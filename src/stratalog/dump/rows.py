@@ -12,6 +12,7 @@ from stratalog.format.batch import BatchHeader
 from stratalog.format.checkpoint import CheckpointedOffset, EpochEntry
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.messages.cluster_metadata import QUORUM_RECORDS, read_quorum_record
+from stratalog.format.messages.schema import json_value
 from stratalog.format.offset_index import OffsetEntry
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
@@ -106,7 +107,7 @@ def _record_row(seen: DumpedRecord, options: DumpOptions) -> Row:
     if header.is_control:
         return row | {"control": _control_row(record)}
     if options.print_data:
-        row["key"], row["value"] = options.decoder.show_json(record)
+        row["key"], row["value"] = map(json_value, options.decoder.show_json(record))
         show = options.header_format.to_json
         row["headers"] = [
             {"key": key, "value": None if value is None else show(value)}

@@ -10,6 +10,7 @@ from stratalog.format.messages.schema import (
     Field,
     Message,
     double_text,
+    json_value,
     read_message,
     to_json,
 )
@@ -161,3 +162,9 @@ def test_json_is_as_jackson_writes_it() -> None:
 )
 def test_doubles_are_as_java_writes_them(value: float, java: str) -> None:
     assert double_text(value) == java
+
+
+def test_values_for_json() -> None:
+    value = {"a": [b"hello", {"b": float("nan")}], "c": float("-inf"), "d": [1.5, 2, None, "x"]}
+    expected = {"a": ["aGVsbG8=", {"b": "NaN"}], "c": "-Infinity", "d": [1.5, 2, None, "x"]}
+    assert json_value(value) == expected

@@ -552,4 +552,17 @@ def double_text(value: float) -> str:
     return f"{'-' * sign}{first}.{fraction}E{exponent + len(digits) - 1}"
 
 
+def json_value(value: Value) -> Value:
+    """`value` as JSON can have it: bytes in base64, and doubles that are not numbers by name."""
+    if isinstance(value, dict):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [json_value(item) for item in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return double_text(value).strip('"')
+    return value
+
+
 _UUID: Final = _uuid_codec()
