@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 from typing import Any
 
 import pytest
 
+from stratalog.broker.network_config import NETWORK_DEFINITIONS
 from stratalog.config import CleanupPolicy, LogConfig, TopicCompression
 from stratalog.config.broker import BROKER_DEFINITIONS
+from stratalog.config.definitions import Definitions
 from stratalog.config.topic import TOPIC_DEFINITIONS
 from stratalog.errors import ConfigError, StratalogError
 from stratalog.format.batch import Codec, TimestampType
@@ -94,10 +97,34 @@ def test_a_field_is_the_name_with_underscores() -> None:
     assert fields == [name.replace(".", "_") for name, _, _ in KAFKA_4_0]
 
 
+DEFINITIONS = [
+    definition
+    for definitions in (TOPIC_DEFINITIONS, BROKER_DEFINITIONS, NETWORK_DEFINITIONS)
+    for definition in definitions.values()
+]
+
+
 def test_every_setting_is_explained_in_one_sentence() -> None:
-    for definition in (*TOPIC_DEFINITIONS.values(), *BROKER_DEFINITIONS.values()):
+    for definition in DEFINITIONS:
         assert definition.doc[0].isupper() or definition.doc[0] == "`", definition.name
         assert definition.doc.endswith("."), definition.name
+
+
+@pytest.mark.parametrize("source", [None, "class Half", "def other(): ...", ""])
+def test_without_its_source_a_setting_has_no_explanation(
+    monkeypatch: pytest.MonkeyPatch, source: str | None
+) -> None:
+    def getsource(_: object) -> str:
+        if source is None:
+            raise OSError("could not get source code")
+        return source
+
+    @dataclasses.dataclass(frozen=True)
+    class OtherConfig(LogConfig):
+        """Its sentences have not been read yet."""
+
+    monkeypatch.setattr(inspect, "getsource", getsource)
+    assert {each.doc for each in Definitions.of(OtherConfig).values()} == {""}
 
 
 @pytest.mark.parametrize(("name", "low", "high"), RANGES)

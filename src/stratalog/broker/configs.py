@@ -338,7 +338,7 @@ def _config(definition: Definition, name: str, text: str, source: int) -> Body:
         "value": text,
         "configSource": source,
         "configType": _TYPES[definition.kind.type_name],
-        "documentation": definition.doc,
+        "documentation": definition.doc or None,
     }
 
 

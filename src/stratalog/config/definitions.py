@@ -60,7 +60,7 @@ class Definition:
 
     @property
     def doc(self) -> str:
-        """What it means, in one sentence; empty if Stratalog is installed without its sources."""
+        """What it means, in one sentence; empty if the source of Stratalog is not there."""
         sentences = _sentences(self.config_class)  # type: ignore[arg-type]  # classes have a hash
         return sentences.get(self.field, "")
 
@@ -101,15 +101,15 @@ def _shortened(text: str) -> str:
 def _sentences(config_class: type[Any]) -> dict[str, str]:
     """The docstring below each field. Python does not keep them, so the source is read."""
     try:
-        (definition,) = ast.parse(inspect.getsource(config_class)).body
-    except OSError:
+        source = ast.parse(inspect.getsource(config_class)).body
+    except (OSError, SyntaxError):  # removed, or just being replaced
         return {}
-    assert isinstance(definition, ast.ClassDef)
     found = {}
-    for statement, below in pairwise(definition.body):
-        match statement, below:
-            case ast.AnnAssign(target=ast.Name(field)), ast.Expr(ast.Constant(str(text))):
-                found[field] = " ".join(text.split())
+    for definition in source:
+        for statement, below in pairwise(getattr(definition, "body", [])):
+            match statement, below:
+                case ast.AnnAssign(target=ast.Name(field)), ast.Expr(ast.Constant(str(text))):
+                    found[field] = " ".join(text.split())
     return found
 
 
