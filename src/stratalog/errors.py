@@ -206,10 +206,13 @@ class ConfigError(StratalogError):
 
     name: str
     """Kafka's name of the setting, as the user wrote it; empty if the error is about a file."""
+    reason: str
     value: object
     """The rejected value; None if the name itself was rejected."""
     suggestions: tuple[str, ...]
     """Similar names, the closest first."""
+    path: Path | None
+    """The file with the setting."""
 
     def __init__(
         self,

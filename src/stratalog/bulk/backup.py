@@ -292,7 +292,8 @@ class _BackupJob:
         later = self.save(cut, may_cut_later=True)
         names = set(later.directories)
         files = [each for each in saved.files if each.directory not in names]
-        earlier = [each for each in saved.partitions if each[:2] not in later.ends]
+        ends = later.ends
+        earlier = [each for each in saved.partitions if each[:2] not in ends]
         return replace(
             saved,
             files=tuple(sorted((*files, *later.files), key=lambda file: file.path)),

@@ -14,6 +14,8 @@ Invariants:
 * a manifest is never changed, and an object is removed only when no manifest names it;
 * manifests are removed before objects, so an interrupted removal leaves objects that nobody needs,
   never a backup that lacks some.
+
+`find_backup` returns one of its backups, for restores.
 """
 
 from __future__ import annotations

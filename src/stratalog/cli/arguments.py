@@ -204,7 +204,7 @@ def _use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | No
 
 
 def with_groups(run: Callable[..., None]) -> Callable[..., None]:
-    """Let a parameter whose type is a NamedTuple stand for options that commands share: its fields.
+    """Let a parameter whose type is a NamedTuple stand for a group of options: its fields.
 
     On the command line they are where the parameter is.
     """

@@ -58,6 +58,7 @@ from stratalog.dump.log_contents import (
 )
 from stratalog.dump.problems import DumpReport
 from stratalog.errors import UnsupportedError
+from stratalog.format import names
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
@@ -73,12 +74,12 @@ _BLOCK_ROWS: Final = 256
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 _CLASS_FLAGS: Final = ("--key-decoder-class", "--value-decoder-class")
 _TOPIC_DECODERS: Final[Mapping[str, tuple[str, Callable[[], MessageDecoder]]]] = {
-    "--offsets-decoder": ("__consumer_offsets", OffsetsDecoder),
-    "--transaction-log-decoder": ("__transaction_state", TransactionLogDecoder),
-    "--cluster-metadata-decoder": ("__cluster_metadata", ClusterMetadataDecoder),
-    "--remote-log-metadata-decoder": ("__remote_log_metadata", RemoteLogMetadataDecoder),
+    "offsets_decoder": (names.CONSUMER_OFFSETS_TOPIC, OffsetsDecoder),
+    "transaction_log_decoder": (names.TRANSACTION_STATE_TOPIC, TransactionLogDecoder),
+    "cluster_metadata_decoder": (names.CLUSTER_METADATA_TOPIC, ClusterMetadataDecoder),
+    "remote_log_metadata_decoder": (names.REMOTE_METADATA_TOPIC, RemoteLogMetadataDecoder),
 }
-"""Flags, and the internal topic whose records each of them decodes."""
+"""Fields of `DecoderOptions`, and the internal topic whose records each of them decodes."""
 
 
 class Command(PlainCommand):
@@ -99,10 +100,9 @@ def _class_option(name: str) -> Any:
     return option(name, "CLASS", "One of Kafka's decoder classes.")
 
 
-def _decoder(name: str) -> Any:
-    """One of the flags of `_TOPIC_DECODERS`."""
-    topic, _ = _TOPIC_DECODERS[name]
-    return flag(name, f"Decode records of {topic}.")
+def _decoder(field: str) -> Any:
+    topic, _ = _TOPIC_DECODERS[field]
+    return flag(f"--{field.replace('_', '-')}", f"Decode records of {topic}.")
 
 
 class DecoderOptions(NamedTuple):
@@ -110,20 +110,19 @@ class DecoderOptions(NamedTuple):
 
     key_decoder_class: Annotated[str | None, _class_option("--key-decoder-class")] = None
     value_decoder_class: Annotated[str | None, _class_option("--value-decoder-class")] = None
-    offsets_decoder: Annotated[bool, _decoder("--offsets-decoder")] = False
-    transaction_log_decoder: Annotated[bool, _decoder("--transaction-log-decoder")] = False
-    cluster_metadata_decoder: Annotated[bool, _decoder("--cluster-metadata-decoder")] = False
-    remote_log_metadata_decoder: Annotated[bool, _decoder("--remote-log-metadata-decoder")] = False
+    offsets_decoder: Annotated[bool, _decoder("offsets_decoder")] = False
+    transaction_log_decoder: Annotated[bool, _decoder("transaction_log_decoder")] = False
+    cluster_metadata_decoder: Annotated[bool, _decoder("cluster_metadata_decoder")] = False
+    remote_log_metadata_decoder: Annotated[bool, _decoder("remote_log_metadata_decoder")] = False
 
     def decoder(
         self, key_format: str | None, value_format: str | None
     ) -> tuple[MessageDecoder, tuple[str, ...]]:
         """The decoder, and Kafka's notices about deprecated class names."""
-        key_class, value_class, *topic_flags = self
-        for is_given, (_, decoder) in zip(topic_flags, _TOPIC_DECODERS.values(), strict=True):
-            if is_given:
+        for field, (_, decoder) in _TOPIC_DECODERS.items():
+            if getattr(self, field):
                 return decoder(), ()
-        classes = [key_class, value_class]
+        classes = [self.key_decoder_class, self.value_decoder_class]
         try:
             by_class = [None if name is None else format_of_class(name) for name in classes]
         except UnsupportedError as error:
@@ -296,8 +295,8 @@ def _with_keys(files: Sequence[str]) -> list[str]:
     kept = [path for path in files if kind_of(path) in LOG_KINDS]
     others = [path for path in files if path not in set(kept)]
     if others:
-        names = ", ".join(dict.fromkeys(_kind_text(path) for path in others))
-        report_line(f"stratalog: note: {names} files have no keys, and are not printed with --key")
+        kinds = ", ".join(dict.fromkeys(_kind_text(path) for path in others))
+        report_line(f"stratalog: note: {kinds} files have no keys, and are not printed with --key")
     return kept
 
 
@@ -319,10 +318,10 @@ def _note_unfiltered(files: Sequence[str], filters: Filters) -> None:
     for flags, values in bounds.items():
         if any(value is not None for value in values):
             whole = [path for path in files if kind_of(path) in _UNFILTERED[flags]]
-            names = ", ".join(dict.fromkeys(map(_kind_text, whole)))
-            if names:
+            kinds = ", ".join(dict.fromkeys(map(_kind_text, whole)))
+            if kinds:
                 verb = "do" if " and " in flags else "does"
-                report_line(f"stratalog: note: {flags} {verb} not apply to {names} files")
+                report_line(f"stratalog: note: {flags} {verb} not apply to {kinds} files")
 
 
 def _kind_text(path: str) -> str:

@@ -83,6 +83,11 @@ class PartitionLog(LogReader):
             self._appender.update_config(config)
 
     @property
+    def size_bytes(self) -> int:
+        """Size of the batches in the `.log` files, without what is only preallocated."""
+        return self._segments.size_bytes
+
+    @property
     def segments(self) -> SegmentList:
         """The segments as readers see them now."""
         return self._segments.published(self._offsets.end)
@@ -94,17 +99,17 @@ class PartitionLog(LogReader):
             self._segments.forget_published()
 
     @property
-    def size_bytes(self) -> int:
-        """Size of the batches in the `.log` files, without what is only preallocated."""
-        return self._segments.size_bytes
-
-    @property
     def log_start_offset(self) -> int:
         return self._offsets.log_start
 
     @property
     def log_end_offset(self) -> int:
         return self._offsets.end
+
+    @property
+    def high_watermark(self) -> int:
+        """The log end: with one replica, what is written is replicated."""
+        return self._offsets.high_watermark
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         """Where the records of this leader epoch end: what a follower truncates to."""
@@ -252,16 +257,16 @@ class PartitionLog(LogReader):
 
     # -- segments and durability
 
-    @property
-    def recovery_point(self) -> int:
-        """Everything below is durable."""
-        return self._segments.recovery_point
-
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""
         with self._guard:
             if self._segments.active.size_bytes:
                 self._segments.roll(self._offsets.end)
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is durable."""
+        return self._segments.recovery_point
 
     def flush(self) -> None:
         """Make everything appended so far survive a crash of the machine."""
@@ -274,11 +279,6 @@ class PartitionLog(LogReader):
             return False
         self.flush()
         return True
-
-    @property
-    def high_watermark(self) -> int:
-        """The log end: with one replica, what is written is replicated."""
-        return self._offsets.high_watermark
 
     def delete_records(self, offset: int) -> int:
         """Let the log start at `offset` (-1: at the high watermark); returns the new log start.

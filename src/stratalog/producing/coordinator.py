@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog.errors import (
     ConcurrentTransactionsError,
@@ -64,17 +64,6 @@ class OpenTransaction(NamedTuple):
     partitions: tuple[TopicPartition, ...]
     is_decided: bool
     """Whether commit or abort is decided; only markers are missing."""
-
-    @classmethod
-    def of(cls, transactional_id: str, state: TransactionState) -> Self:
-        return cls(
-            transactional_id,
-            state.producer_id,
-            state.producer_epoch,
-            state.start_timestamp,
-            tuple(transitions.partitions_of(state)),
-            transitions.is_prepared(state),
-        )
 
 
 MarkerListener: TypeAlias = "Callable[[TopicPartition, ProducerIdentity, bool], None]"
@@ -294,7 +283,7 @@ class TransactionCoordinator:
         """Every transaction that has not ended, including those that a crash left open."""
         with self._lock:
             return [
-                OpenTransaction.of(transactional_id, state)
+                _open_transaction(transactional_id, state)
                 for transactional_id, state in self._states.all()
                 if not transitions.is_idle(state)
             ]
@@ -508,3 +497,14 @@ def _open_in(log: PartitionLog) -> list[tuple[ProducerIdentity, int]]:
         for producer_id, state in log.producers.producers.items()
         if state.has_open_txn
     ]
+
+
+def _open_transaction(transactional_id: str, state: TransactionState) -> OpenTransaction:
+    return OpenTransaction(
+        transactional_id,
+        state.producer_id,
+        state.producer_epoch,
+        state.start_timestamp,
+        tuple(transitions.partitions_of(state)),
+        transitions.is_prepared(state),
+    )

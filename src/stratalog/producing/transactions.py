@@ -99,7 +99,8 @@ class Transaction:
     """Records that are committed or aborted together. Leaving the block commits; an exception
     aborts."""
 
-    is_open = True
+    is_open: bool = True
+    """Neither committed nor aborted yet."""
 
     def __init__(
         self, owner: TransactionalProducer, records: _TransactionRecords, *, flush: bool

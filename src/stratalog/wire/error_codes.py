@@ -6,7 +6,7 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """What a response says went wrong."""
+    """What a response says went wrong; NONE if nothing did."""
 
     NONE = 0
     UNKNOWN_SERVER_ERROR = -1

@@ -62,8 +62,8 @@ class OffsetsTopic:
     def append(
         self, group_id: str, records: Sequence[GroupRecordWrite], by: ProducerIdentity | None = None
     ) -> None:
-        """Store the records as one batch, or raise RequestError and store nothing. With a producer,
-        they are part of its transaction."""
+        """Store the records as one batch, or raise RequestError and store nothing. With `by`, they
+        are part of the transaction of this producer."""
         if self._logs.is_read_only:
             return
         try:
