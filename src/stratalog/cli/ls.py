@@ -283,9 +283,14 @@ def _partition_json(found: PartitionSummary) -> dict[str, Any]:
 
 
 def _disk_json(found: DiskUse) -> dict[str, int]:
-    """The sum, and the bytes of each kind of file."""
-    sizes = {f"disk_{name}": size_bytes for name, size_bytes in found._asdict().items()}
-    return {"diskBytes": sizes.pop("disk_total_bytes"), **json_names(sizes)}
+    total, log, index, deleted, staged = found
+    return {
+        "diskBytes": total,
+        "diskLogBytes": log,
+        "diskIndexBytes": index,
+        "diskDeletedBytes": deleted,
+        "diskStagedBytes": staged,
+    }
 
 
 def _settings_json(found: EffectiveConfig | None) -> dict[str, Any]:

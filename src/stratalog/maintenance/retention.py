@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from stratalog.storage.segment import Segment
     from stratalog.storage.segment_view import LargestTimestamp
 
+_log = logging.getLogger(__name__)
+
 
 class RetentionSegment(NamedTuple):
     """What retention needs to know about a segment."""
@@ -396,8 +398,6 @@ class _Rules:
 
 
 # -- acting
-
-_log = logging.getLogger(__name__)
 
 
 def apply(log: PartitionLog, plan: RetentionPlan) -> int:

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+MarkerListener: TypeAlias = "Callable[[TopicPartition, ProducerIdentity, bool], None]"
+"""Partition, producer id and epoch of the marker, and whether it commits."""
+
 
 class OpenTransaction(NamedTuple):
     """A transaction that has not ended."""
@@ -64,10 +67,6 @@ class OpenTransaction(NamedTuple):
     partitions: tuple[TopicPartition, ...]
     is_decided: bool
     """Whether commit or abort is decided; only markers are missing."""
-
-
-MarkerListener: TypeAlias = "Callable[[TopicPartition, ProducerIdentity, bool], None]"
-"""Partition, producer id and epoch of the marker, and whether it commits."""
 
 
 class TransactionCoordinator:
