@@ -1,8 +1,10 @@
 """Plans a read: from options to partitions, to ranges of offsets, to splits.
 
 Both ends of a range are checked here, on the driver, so that a task never meets an offset that the
-log does not have. Planning reads file names, sizes, index entries and a few batch headers; records
-only inside the one batch that a lookup by time ends in.
+log does not have. Planning reads file names, sizes, index entries and headers of batches, a few or,
+if the splits are to have equal numbers of records, all. It reads the batch that a lookup by time
+ends in, the batches at which ranges are divided, to check them, and for `read_committed` what
+follows the last producer snapshot, to find the last stable offset.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from stratalog.log.column_reader import ColumnReader
 from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
 from stratalog.log.segment_list import SegmentPart
 from stratalog.log.tiered_view import RemoteSegmentView
-from stratalog.partitions.view import open_moved_partition
+from stratalog.partitions.view import open_partition_of
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import SegmentView
 
@@ -111,7 +111,7 @@ class ReadTask:
         """Find the records by offset, because the segment was compacted or deleted since
         planning."""
         try:
-            view = open_moved_partition(part.place.directory, self.paths)
+            view = open_partition_of(part.place.directory, self.paths)
         except (PartitionGoneError, NoSegmentError) as error:
             self._report_loss(f"{part.topic_partition} was deleted: {error}")
             return

@@ -2,11 +2,12 @@
 
     result = logs.commits.commit(StagedCommit(runs, identity=CommitIdentity(query_id, batch_id)))
 
-Steps, each durable before the next: read and check the staged files; write the journal (from here
-on the commit is decided); for every partition install and flush the runs, record that in the
-journal, remove the staged files; record the identity; remove the journal. A failure before the
-journal is written leaves the logs unchanged. A failure after it leaves the journal, and the staged
-files that are not recorded as installed; the next commit or the next `LogDir.open` finishes it.
+Steps, each durable before the next: read and check the staged files, and write their offsets into
+those that will become segments; write the journal (from here on the commit is decided); for every
+partition install and flush the runs, record that in the journal, remove the staged files; record
+the identity; remove the journal. A failure before the journal is written leaves the logs unchanged.
+A failure after it leaves the journal, and the staged files that are not recorded as installed; the
+next commit or the next `LogDir.open` finishes it.
 
 Readers, who need no lock, may see a part of a commit while it is being installed.
 """

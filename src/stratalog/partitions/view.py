@@ -167,7 +167,7 @@ class LogDirsView(TopicReader):
         if self.tier is not None:
             view = self.tier.view(TopicPartition(topic, partition), local)
         else:
-            view = open_moved_partition(self.path_of(topic, partition), self.paths)
+            view = open_partition_of(self.path_of(topic, partition), self.paths)
         with self._views_lock:
             self._views.add(view)
         return view
@@ -276,9 +276,9 @@ def numbers_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, li
     return topics
 
 
-def open_moved_partition(path: Path, log_dirs: Iterable[Path]) -> PartitionView:
-    """Open the partition that was at `path`, even if a broker has moved it to another log directory
-    since then."""
+def open_partition_of(path: Path, log_dirs: Iterable[Path]) -> PartitionView:
+    """Open the partition at `path`. If a broker has moved it since then, look for it in the other
+    log directories."""
     try:
         return PartitionView(path)
     except PartitionGoneError:

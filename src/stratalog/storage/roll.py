@@ -1,4 +1,6 @@
-"""The rule that rolls a segment: a pure decision before each append, as in Kafka.
+"""The rule that rolls a segment: a pure decision, as in Kafka.
+
+Before most appends, `SegmentWriter.roll_reason` finds sooner that no limit is exceeded.
 
 Time is record time: from the timestamp of the segment's first batch to the largest incoming one. So
 an idle partition never rolls, and a replay of old data rolls as the original did. Only if the first
