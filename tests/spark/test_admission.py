@@ -65,7 +65,7 @@ def test_what_is_lost_is_passed_over() -> None:
     [
         (None, "t-0 was deleted"),
         (LogEnds(0, 4), "ends at offset 4, but was read up to 5"),
-        (LogEnds(6, 9), "starts at offset 6, but was read up to 5"),
+        (LogEnds(6, 9), "starts at offset 6, but was read only up to 5"),
     ],
 )
 def test_what_is_lost_is_told(log: LogEnds | None, message: str) -> None:

@@ -252,7 +252,7 @@ def test_lost_data_is_an_error_or_passed_over(
         assert plain(bold.latestOffset(start, ALL)) == end
         assert _rows(bold, start, end) == [f"t-0-{offset}" for offset in range(12, 20)]
         assert _warnings(caplog) == [
-            "t-0 starts at offset 12, but was read up to 5 only",
+            "t-0 starts at offset 12, but was read only up to 5",
             "offsets 5 to 20 of t-0 were requested, but the log has 12 to 20",
         ]
         strict = opened()

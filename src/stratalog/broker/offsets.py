@@ -32,12 +32,12 @@ _SINCE: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The first version in which each special timestamp may be asked for."""
+"""The first version of ListOffsets that accepts each special timestamp."""
 READ_COMMITTED: Final = 1
 
 
 class FoundOffset(NamedTuple):
-    """What a client asked for; -1 where there is none."""
+    """The result of a lookup; -1 where there is none."""
 
     offset: int = -1
     timestamp: int = -1
@@ -110,7 +110,7 @@ class OffsetHandlers(HandlerGroup):
 
 
 def _code_of(error: StratalogError) -> int:
-    """Files that cannot be read have no code of their own."""
+    """Unreadable files have no code of their own: KAFKA_STORAGE_ERROR."""
     return int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
 
 
@@ -138,8 +138,8 @@ def _found(log: ServedLog, timestamp: int, *, is_committed: bool) -> FoundOffset
 
 
 def _epoch_at(log: ServedLog, offset: int) -> int:
-    """The leader epoch of an offset; at the log end that of the next record. Below the log start
-    the oldest one that is known."""
+    """The leader epoch of the record at an offset; at the log end, that of the next record; below
+    the log start, the oldest one known."""
     if offset < log.log_end_offset:
         epoch = log.epochs.epoch_for_offset(offset)
         if epoch is not None:

@@ -1,6 +1,6 @@
 """Sets committed offsets of groups back to the end of their log, after a restore has truncated it.
 
-This takes another commit, appended to `__consumer_offsets`: its earlier records stay.
+Each is reset by a new commit appended to `__consumer_offsets`; the records already there stay.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ClampedOffset(NamedTuple):
 
 
 def clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
-    """Commit the end of a log for groups that have read further: else their consumers would start
-    anew, at the beginning or at the end."""
+    """Commit the end of a log for groups that have read further; otherwise their consumers would
+    start over, at the beginning or the end."""
     clamped: list[ClampedOffset] = []
     for tp, log in sorted(logs.items()):
         if tp.topic != CONSUMER_OFFSETS_TOPIC:
@@ -77,8 +77,9 @@ def clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedO
 
 
 def _fields_of(log: PartitionLog, producer_id: int | None) -> BatchFields:
-    """A pending offset is reset within its transaction. If it is committed, the group continues at
-    the end of the log, and if it is aborted, at its earlier offset: both are right."""
+    """The fields of a batch of commits. A pending offset is reset within its transaction: if the
+    transaction is committed, the group continues at the end of the log, and if it is aborted, at
+    its earlier offset. Both are right."""
     if producer_id is None:
         return BatchFields()
     state = log.producers.producers[producer_id]
@@ -89,7 +90,7 @@ def _fields_of(log: PartitionLog, producer_id: int | None) -> BatchFields:
 
 def _commits(log: PartitionLog) -> list[_Commit]:
     """Committed offsets as a group coordinator loads them, then those of open transactions, which
-    it keeps until the transaction ends."""
+    the coordinator keeps until the transaction ends."""
     latest = LatestRecords.of(log)
     known = log.producers.producers  # all that can still end a transaction
     pending = [(each, tp) for tp, each in latest.pending.items() if tp in known]
@@ -146,8 +147,8 @@ def _commit_record(commit: _Commit, end: int, version: int) -> tuple[bytes, byte
 def _append_old_commits(
     log: PartitionLog, commits: Sequence[tuple[_Commit, int]], magic: int
 ) -> None:
-    """Append in the format of the log: its broker may not know a later one, and would then load no
-    offset at all. A leader's append would convert the records."""
+    """Append in the format of the log. A broker that old may not know a newer format, and would
+    then load no offsets at all. `append` would convert the records."""
     for each in commits:
         key, value = _commit_record(*each, _OLD_VALUE_VERSION)
         now_ms = current_time_ms()
@@ -158,7 +159,7 @@ def _append_old_commits(
 def _append_commits(
     log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]], fields: BatchFields
 ) -> None:
-    """As many batches as the topic's settings require."""
+    """Append in as many batches as the topic's settings require."""
     now_ms = current_time_ms()
     bytes_max = min(log.config.max_message_bytes, log.config.segment_bytes)
     records: list[Record] = []

@@ -128,7 +128,7 @@ class Split:
 
 
 def offset_ranges(splits: Iterable[Split]) -> dict[TopicPartition, OffsetRange]:
-    """The range of offsets that the splits have of each partition."""
+    """For each partition, the range of offsets that the splits have of it."""
     found: dict[TopicPartition, OffsetRange] = {}
     for part in (part for split in splits for part in split.ranges):
         held = found.get(part.topic_partition, OffsetRange(part.start_offset, part.end_offset))
@@ -150,7 +150,8 @@ class PlanSummary:
     bytes_read: int
     splits: int
     requests: int
-    """What reading takes of stores: a range for every 16 MiB, and two to open and check a file."""
+    """Requests to stores: about one for every 16 MiB of a segment range, and two to open and check
+    its file."""
 
     def __str__(self) -> str:
         share = self.bytes_read / self.bytes_total if self.bytes_total else 0
@@ -312,8 +313,9 @@ def divide_by_offsets(
 
 
 def _first_offset(segment: SegmentView, at: SeekResult, limit_offset: int) -> int:
-    """No record of the batch has a lower one. The header of old messages has the last one only; if
-    that is not below `limit_offset`, there may be a gap before them, and they are read."""
+    """An offset below which the batch has no record. The header of old messages has their last
+    offset only; if that is not below `limit_offset`, there may be a gap before the messages, so
+    they are read."""
     batch = at.batch
     if batch is None:
         return 0
@@ -356,8 +358,8 @@ class _BatchRange(NamedTuple):
 
 
 def _batch_ranges(segment: SegmentView, whole: SegmentRange) -> list[_BatchRange]:
-    """Empty if the headers do not account for every byte in order: the log is corrupt there, which
-    the task that reads it reports."""
+    """The wanted offsets of each batch. Empty if the headers do not account for every byte in
+    order: then the log is corrupt, and the task that reads the range reports it."""
     found: list[_BatchRange] = []
     next_offset, walked_to = 0, whole.start_position
     walk = segment.file.walk(

@@ -1,11 +1,11 @@
 """What a command works on: paths and topics as users write them, and the partitions they name.
 
-Every command takes the same forms, and for a path of another kind says what it is and what is
-expected:
+Every command accepts the forms below. For a path of another kind, the error says what it is and
+what is expected.
 
 * `orders` or `orders:3`, with one or several `--log-dir` (default: the current directory);
 * a partition directory, `/data/orders-3`;
-* a topic after its log directory, `/data orders` or `/data orders:3`, or in one word with it,
+* a topic after its log directory, `/data orders` or `/data orders:3`, or joined to it with a slash,
   `/data/orders` or `/data/orders:3`;
 * a segment, `/data/orders-3/00000000000000000042.log`: only that part of the log (`read`, `find`,
   `explain`, `ls`).
@@ -64,7 +64,7 @@ class _Named:
     """Log directories."""
     topics: list[str] = field(default_factory=list)
     partitions: list[tuple[Path, bool]] = field(default_factory=list)
-    """Partition directories, and files: whether it is a file."""
+    """Partition directories and files; the flag says whether it is a file."""
 
 
 def _named(where: Sequence[str], log_dirs: Sequence[Path]) -> _Named:
@@ -90,8 +90,8 @@ def _named(where: Sequence[str], log_dirs: Sequence[Path]) -> _Named:
 def open_targets(
     where: Sequence[str], log_dirs: Sequence[Path], *, takes_directories: bool = False
 ) -> list[PartitionView]:
-    """The partitions that were named: paths first, then topics. Log directories alone stand for
-    all their topics but the internal ones if `takes_directories`."""
+    """The partitions that were named: paths first, then topics. With `takes_directories`, a log
+    directory named alone stands for all its topics except internal ones."""
     named = _named(where, log_dirs)
     found = [
         open_segment(path) if is_file else open_partition(path)
@@ -134,7 +134,7 @@ def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
 
 
 def open_directory(path: Path) -> PartitionView:
-    """A partition directory. For a log directory, the error says what to write instead."""
+    """Open a partition directory. For a log directory, the error says what to write instead."""
     if is_partition_dir(path):
         return open_partition(path)
     try:
@@ -152,7 +152,7 @@ def open_directory(path: Path) -> PartitionView:
 
 
 def open_segment(path: Path) -> PartitionView:
-    """The log of one segment only."""
+    """Open the log of one segment only."""
     name = _SEGMENT.fullmatch(path.name)
     if name is None:
         raise NotALogDirError(
@@ -162,7 +162,7 @@ def open_segment(path: Path) -> PartitionView:
 
 
 def is_partition_dir(path: Path) -> bool:
-    """Whether it has segments: a copied partition may have any name."""
+    """Whether a directory has segments; a copied partition may have any name."""
     return any(_SEGMENT.fullmatch(entry.name) for entry in path.iterdir())
 
 
@@ -191,7 +191,7 @@ def _as_directory(spec: TopicSpec) -> TopicPartition | None:
 
 
 class TargetOptions(NamedTuple):
-    """What a job that only reads works on: arguments and options, for `with_groups`."""
+    """Arguments and options of a job that only reads, for `with_groups`."""
 
     where: WhereArgument = None
     log_dir: LogDirOption = None
@@ -250,15 +250,16 @@ class NamedPartitions(NamedTuple):
     """Partitions, and the log directories to read them from."""
 
     log_dirs: tuple[Path, ...]
-    """Also those without one of the partitions: with tiered topics, they may have the metadata."""
+    """Including directories that hold none of the partitions: for tiered topics, they may hold the
+    metadata."""
     partitions: tuple[TopicPartition, ...]
 
 
 def named_partitions(
     where: Sequence[str] | None, log_dirs: Sequence[Path] | None
 ) -> NamedPartitions:
-    """Topics and partitions that were named, and all of log directories that were named without
-    topics, but for internal topics and partitions without a segment."""
+    """The topics and partitions that were named. A log directory named without a topic stands for
+    all its partitions, except those of internal topics and those without a segment."""
     named = _named(where or (), log_dirs or ())
     paths: list[Path] = []
     wanted: list[TopicPartition] = []
@@ -356,7 +357,7 @@ def _no_such_path(name: str) -> NotALogDirError:
 
 
 def not_a_directory(path: Path) -> NotALogDirError:
-    """For commands that work on whole partitions."""
+    """The error for a file, from commands that work on whole partitions."""
     if _SEGMENT.fullmatch(path.name):
         return NotALogDirError(
             f"{path}: a single segment; give its partition directory, {path.parent}"
@@ -367,6 +368,6 @@ def not_a_directory(path: Path) -> NotALogDirError:
 
 
 def check_directory(flag: str, path: Path) -> None:
-    """Raises if `path`, given with `flag`, is a file."""
+    """Raise if `path`, given with `flag`, is a file."""
     if path.exists() and not path.is_dir():
         raise NotALogDirError(f"{path}: a file; {flag} takes a directory")

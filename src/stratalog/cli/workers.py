@@ -44,13 +44,13 @@ class SparkOptions(NamedTuple):
     conf: ConfOption = None
 
     def check(self) -> None:
-        """Raises if there are Spark settings, but Spark is not used."""
+        """Raise if there are Spark settings, but Spark is not used."""
         if self.conf and self.master is None:
             raise typer.BadParameter("--conf requires --master")
 
     @contextmanager
     def session(self, title: str) -> Iterator[SparkSession]:
-        """On `master`, which was given."""
+        """A Spark session on `master`, which must be given."""
         from stratalog.spark.session import open_session  # noqa: PLC0415 - heavy
 
         assert self.master is not None

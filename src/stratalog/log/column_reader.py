@@ -86,8 +86,8 @@ class ColumnReader:
         part.segment.check_unchanged()
 
     def _load(self, part: SegmentPart, position: int) -> tuple[memoryview, BatchTable]:
-        """Read a chunk that begins with at least one complete batch. It is valid until the next
-        call."""
+        """Read a chunk that begins with at least one complete batch. The chunk is valid until the
+        next call."""
         file = part.segment.file
         left = part.end_position - position
         chunk = self._read(file, position, min(self._chunk_bytes, left))
@@ -121,15 +121,15 @@ class ColumnReader:
     def _before_first_bad(
         self, part: SegmentPart, position: int, chunk: Buffer, table: BatchTable
     ) -> BatchTable:
-        """The batches before the first bad one: it is out of order, or hidden and has a wrong CRC.
-        The decoder checks the CRCs of visible batches."""
+        """The batches before the first bad one, which is out of order, or is skipped and has a
+        wrong CRC. The decoder checks the CRCs of visible batches."""
         table = self._up_to_range_end(table)
         rows = table.rows
         base, last = rows["base_offset"], rows["last_offset"]
         expected = np.concatenate(([self._expected_offset], last[:-1] + 1))
         is_bad = (np.where(base < 0, last, base) < expected) | (last >= part.limit_offset)
         passed_over = ~self._visible(part, rows)
-        if passed_over.any():  # their headers hide them, so these must be valid
+        if passed_over.any():  # skipped because of what the header says, so check its CRC
             is_bad[passed_over] |= ~check_crcs(chunk, table.select(passed_over))
         if not is_bad.any():
             return table

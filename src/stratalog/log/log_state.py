@@ -115,7 +115,7 @@ class WriteGuard:
         self.failure = LogOfflineError(self.path, reason)
 
     def detach(self) -> None:
-        """Called in a forked child, where the log belongs to the parent."""
+        """Reject all changes in a forked child: the log belongs to the parent."""
         self.lock = threading.RLock()  # its owner may be a thread that does not exist here
         self.take_offline(inherited_reason())
 
@@ -134,18 +134,18 @@ class LogOffsets:
         self.publish(end)
 
     def publish(self, end: int) -> None:
-        """Everything below `end` is in the log: readers may see it."""
+        """Let readers see everything below `end`, which is in the log."""
         self.end = self.high_watermark = end
         self.last_stable = self._producers.on_high_watermark_updated(end, self.log_start)
 
     def move_start(self, offset: int, latest_snapshot: int | None) -> None:
-        """Readers no longer see anything below `offset`."""
+        """Hide everything below `offset` from readers."""
         self.log_start = offset
         self._producers.on_log_start_offset_incremented(offset, latest_snapshot)
         self.publish(self.end)
 
     def lower_to(self, offset: int) -> None:
-        """Before a truncation: readers stop below `offset` while the bytes are still there."""
+        """Before a truncation, let readers stop at `offset` while the bytes are still there."""
         self.last_stable = min(self.last_stable, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.end = min(self.end, offset)
@@ -198,7 +198,7 @@ class LogSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batches in the `.log` files, without what is only preallocated."""
+        """Size of the batches in the `.log` files, not counting preallocated space."""
         return sum(segment.size_bytes for segment in self._all)
 
     def slot_of(self, offset: int) -> int:
@@ -261,8 +261,9 @@ class LogSegments:
     def roll(self, base_offset: int) -> None:
         """Seal the active segment and begin a new one at `base_offset`.
 
-        If the disk has no space for a new segment, the log stays sealed; the next append tries
-        again.
+        If the disk has no space for a new segment, the log stays sealed, and the next append tries
+        again. An empty segment that begins at `base_offset` already is replaced instead; if that
+        fails, the log rejects writes until it is opened again.
         """
         active, now_ms = self.active, self.now_ms()
         if active.base_offset == base_offset:
@@ -275,8 +276,8 @@ class LogSegments:
             self._sync_names()
 
     def end_active(self, end_offset: int, *, is_snapshot_synced: bool) -> None:
-        """Another segment will begin at `end_offset`: seal the active one, flush it, and take a
-        producer snapshot."""
+        """Seal the active segment, flush it, and take a producer snapshot: another segment will
+        begin at `end_offset`."""
         with self._guard.fatal():
             self.seal_active()
             self.flush_below(end_offset)
@@ -325,12 +326,12 @@ class LogSegments:
             self._are_names_synced = True
 
     def lower_durable_to(self, offset: int) -> None:
-        """Before a truncation: what is written from `offset` on no longer counts as durable."""
+        """Before a truncation, no longer count as durable what is written from `offset` on."""
         self.recovery_point = min(self.recovery_point, offset)
         self._unsynced_from = min(self._unsynced_from, offset)
 
     def set_durable(self, offset: int) -> None:
-        """Everything below `offset` is known to be durable, and nothing above it exists."""
+        """Note that everything below `offset` is durable, and that nothing above it exists."""
         self.recovery_point = self._unsynced_from = offset
 
     def close(self) -> None:

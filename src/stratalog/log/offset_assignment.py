@@ -61,14 +61,14 @@ class AppendOrigin(enum.Enum):
     RAFT_LEADER = "raft leader"
     """The metadata quorum, which assigns offsets and epochs itself."""
     REPLICATION = "replication"
-    """The leader of the partition, which has checked everything before."""
+    """The leader of the partition, which has already checked everything."""
 
 
 NO_OFFSET: Final = -1
 OFFSETS_PER_REQUEST_MAX: Final = 1 << 31
 OFFSET_AND_EPOCH: Final = struct.Struct(
     ">q"  # base offset
-    "i"  # batch length, as it was
+    "i"  # batch length, unchanged
     "i"  # partition leader epoch
 )
 """The first bytes of a batch, with what the leader assigns. No CRC covers them."""
@@ -85,7 +85,7 @@ class AppendRules:
     codec: Codec | None = None
     """The codec of every stored batch; None keeps the producer's."""
     level: int | None = None
-    """Compression level of `codec`, where it is the topic's; None is Kafka's default."""
+    """The compression level for `codec`, if that is set; None is Kafka's default."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = _DEFAULTS.message_timestamp_before_max_ms
     timestamp_after_max_ms: int = _DEFAULTS.message_timestamp_after_max_ms
@@ -198,7 +198,7 @@ class GroupAppend:
     def of(
         cls, results: Sequence[AppendResult], next_offset: int, log_append_time_ms: int
     ) -> GroupAppend:
-        """The group of requests with any results."""
+        """A group built from the results of its requests, whatever they are."""
         spans: list[BatchSpan] = []
         headers: list[EntryHeader] = []
         pieces: list[Buffer] = []
@@ -232,7 +232,7 @@ class GroupAppend:
 
     @property
     def offsets(self) -> list[tuple[int, int] | AppendError]:
-        """First and last offset of each request, -1 and -1 of an empty one, or its error."""
+        """For each request its first and last offset (-1 and -1 if it is empty), or its error."""
         if self._results is None:
             return [(span[2], span[3]) for span in self.spans]
         return [
@@ -350,7 +350,8 @@ def max_timestamp_of(records: Sequence[Record]) -> int:
 
 
 def _check_timestamps(records: Sequence[Record]) -> None:
-    """Kafka keeps negative timestamps in place, but refuses to rewrite them."""
+    """Raise if a timestamp is below -1: Kafka stores such records as they are, but refuses to
+    rewrite them."""
     errors = tuple(
         RecordError(index, f"timestamp {record.timestamp} is negative")
         for index, record in enumerate(records)
@@ -378,9 +379,9 @@ def assign_offsets(
 ) -> GroupAppend:
     """Give the batches of `data` offsets from `next_offset` on, in place.
 
-    Raises CorruptBatchError for anything but complete, valid batches of records without a producer
-    id. The CRC is checked: the batches were read from a disk. Batches that this process has just
-    encoded are trusted.
+    Raises CorruptBatchError unless `data` is complete, valid batches of records without a producer
+    id. The CRC is checked, because the batches were read from a disk. With `is_trusted` nothing is
+    checked, because this process has just encoded them.
     """
     spans: list[BatchSpan] = []
     headers: list[EntryHeader] = []
@@ -450,7 +451,7 @@ class SegmentPlan(NamedTuple):
 
 
 class FileBatches:
-    """Collects from the checked batches of a file what the indexes of a segment need."""
+    """Collects what the indexes of a segment need to know about a file's checked batches."""
 
     def __init__(self) -> None:
         self.sizes = array("q")
@@ -458,7 +459,7 @@ class FileBatches:
         self.max_timestamps = array("q")
         self.size_bytes = 0
         self.stamped: tuple[int, int] | None = None
-        """The base offset and the leader epoch that the batches in the file have durably."""
+        """The base offset and leader epoch that have been written into the file and synced."""
 
     def add(self, header: BatchHeader) -> None:
         self.sizes.append(header.size_bytes)
@@ -487,7 +488,8 @@ class FileBatches:
         return SegmentPlan(self, indexes, leader_epoch, offset)
 
     def _rolls(self, config: LogConfig) -> bool:
-        """Whether the log would roll in between, by size or by time, with the largest jitter."""
+        """Whether the log would roll in between, by size or by time, with the largest jitter; also
+        true if the first batch has no timestamp, because then the wall clock decides."""
         first, newest = self.max_timestamps[0], max(self.max_timestamps)
         segment_ms = config.effective_segment_ms - config.effective_segment_jitter_ms
         is_by_time = first < 0 or newest - first > segment_ms

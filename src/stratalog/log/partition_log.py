@@ -1,10 +1,10 @@
 """`PartitionLog`: one partition that is open for writing.
 
-`maintenance.recovery.open_log` creates one, from clean state. A log is made of parts, one per
-idea: `LogSegments` (the files), `LogOffsets` (what readers may see), `Appender` (how a batch gets
-into the log), `ProducerStateManager`, `LeaderEpochCache`, and `SegmentChanges` (what retention and
-the cleaner may do). `LogReader` does the reading. This module has the methods that clients call,
-and truncation, which affects every part.
+`maintenance.recovery.open_log` creates one, from files in a consistent state. A log is made of
+parts, one per idea: `LogSegments` (the files), `LogOffsets` (what readers may see), `Appender` (how
+a batch gets into the log), `ProducerStateManager`, `LeaderEpochCache`, and `SegmentChanges` (what
+retention and the cleaner may do). `LogReader` does the reading. This module has the methods that
+clients call, and truncation, which affects every part.
 
 One thread at a time changes a log (`WriteGuard`); any number may read meanwhile, without a lock.
 After a failed write, the log is either as before, or rejects writes until it is opened again. It
@@ -84,7 +84,7 @@ class PartitionLog(LogReader):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batches in the `.log` files, without what is only preallocated."""
+        """Size of the batches in the `.log` files, not counting preallocated space."""
         return self._segments.size_bytes
 
     @property
@@ -196,8 +196,8 @@ class PartitionLog(LogReader):
         writes as possible.
 
         Offsets and leader epoch are patched into `data`, which may be used again afterwards.
-        Raises CorruptBatchError if it is corrupt; StorageError if it could not be written, and then
-        a part of the batches may be in the log.
+        Raises CorruptBatchError if `data` is corrupt. Raises StorageError if it could not be
+        written; a part of the batches may be in the log then.
         """
         with self._guard:
             self._appender.install(data)
@@ -281,7 +281,7 @@ class PartitionLog(LogReader):
         return True
 
     def delete_records(self, offset: int) -> int:
-        """Let the log start at `offset` (-1: at the high watermark); returns the new log start.
+        """Move the log start to `offset` (-1: the high watermark); returns the new log start.
 
         Records below are hidden at once; the next retention pass deletes their segments.
         """
@@ -298,8 +298,8 @@ class PartitionLog(LogReader):
         return self._truncations.truncated_since(epoch)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every record at or above `offset`, as a follower does that has diverged from its
-        leader.
+        """Drop every record at or above `offset`, as a follower that has diverged from its leader
+        does.
 
         Batches are dropped as a whole. Does nothing to a log that ends at or below `offset`.
         """
@@ -325,8 +325,8 @@ class PartitionLog(LogReader):
                 self._start_at(offset)
 
     def _announce_truncation(self, offset: int) -> None:
-        """Batches are dropped as a whole, so a truncation may reach below `offset`, but not below
-        its segment."""
+        """Prepare for a truncation to `offset`. Batches are dropped as a whole, so it may reach
+        below `offset`, but not below its segment."""
         segment = self._segments.all[self._segments.slot_of(offset)]
         self.maintenance.before_truncation(min(offset, segment.base_offset))
 
@@ -404,12 +404,13 @@ class PartitionLog(LogReader):
 
     @property
     def is_usable(self) -> bool:
-        """Open, and no write has failed in a way that only opening it again can repair."""
+        """The log is open, and no write has failed in a way that only opening it again can
+        repair."""
         return self._guard.is_usable
 
     @property
     def has_failed(self) -> bool:
-        """A write has failed in this way, before or during `close`: the files need recovery."""
+        """A write has failed in a way that only recovery can repair, before or during `close`."""
         return self._guard.failure is not None
 
     def take_offline(self, reason: str) -> None:
@@ -418,6 +419,6 @@ class PartitionLog(LogReader):
         self._guard.take_offline(reason)
 
     def detach(self) -> None:
-        """Called in a forked child: the log belongs to the parent. It can still be read."""
+        """Reject all changes in a forked child: the log belongs to the parent, but can be read."""
         self.maintenance.forget_discarded()
         self._guard.detach()

@@ -3,11 +3,11 @@
 Opening takes no lock and never writes, so it works on a directory that a broker is appending to, on
 a copy, and on a read-only file system. A view shows one moment: the segments that were listed, up
 to the end of the last complete batch then; `refresh` lists them again. So does the view itself if a
-broker has deleted or compacted a segment before it was opened. Records that retention has deleted
+broker has deleted or compacted a segment that was not open yet. Records that retention has deleted
 meanwhile raise OffsetOutOfRangeError, never leave a silent gap.
 
-Offsets in order: log start <= last stable <= log end. There is no high watermark: on disk a log
-ends with its last complete batch.
+Offsets in order: log start <= last stable <= log end. The high watermark is taken to be the log
+end: on disk a log ends with its last complete batch.
 """
 
 from __future__ import annotations

@@ -523,7 +523,8 @@ def raise_for_batch(part: SegmentPart, position: int, expected_offset: int) -> N
 
 
 def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
-    """No CRC covers a base offset; a corrupt one is recognized by the batches after it."""
+    """Raise if a batch reaches into the batches after it: no CRC covers a base offset, so a corrupt
+    one is recognized by that."""
     if batch.header.next_offset > part.limit_offset:
         raise CorruptBatchError(
             f"the batch has offset {batch.entry.offset}, expected below {part.limit_offset}",
@@ -545,7 +546,7 @@ class LogReader(Closeable):
 
     @abstractmethod
     def refresh_segments(self) -> None:
-        """One of the files in `segments` is gone: list them again."""
+        """List the segments again, because one of the files in `segments` is gone."""
 
     @property
     @abstractmethod

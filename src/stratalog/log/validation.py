@@ -8,12 +8,12 @@ header and CRC, then the batches together, then record by record. Nothing is cha
 everything was checked. Where Kafka fails with an unexpected error, there is a typed one: records
 that cannot be decompressed, a batch smaller than its header or of an unknown codec.
 
-The leader has two ways with the same result. The checks here are readable; a compiled kernel
-(`compiled_validation`) does the common case, batches that are stored as they came, at a hundred
-times the speed, but takes half a second to load. Which one pays off is not known beforehand, so the
-readable way is used until it has cost about as much as loading, or until something else has loaded
-the kernel. What the kernel does not accept goes the readable way, to be refused with a reason or to
-be rewritten.
+The leader validates in one of two ways, with the same result. The checks here are readable; a
+compiled kernel (`compiled_validation`) does the common case, batches that are stored as they came,
+at a hundred times the speed, but takes half a second to load. Which one pays off is not known
+beforehand, so the readable code is used until it has cost about as much as loading the kernel, or
+until something else has loaded the kernel. What the kernel does not accept is validated by the
+readable code, which usually refuses it with a reason or rewrites it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def too_large(size_bytes: int, bytes_max: int) -> MessageTooLargeError:
 
 
 def _entries(data: Buffer) -> Iterator[Entry]:
-    """As Kafka walks data in memory: unlike in a file, the magic is checked."""
+    """The complete batches of `data`. As when Kafka walks data in memory, and unlike in a file, the
+    magic is checked."""
     at, end = 0, len(data)
     while end - at >= PREFIX_BYTES:
         length = int.from_bytes(data[at + 8 : at + PREFIX_BYTES], "big", signed=True)
@@ -195,7 +196,8 @@ def check_together(batches: Sequence[SentBatch], origin: AppendOrigin) -> None:
 
 
 def _check_batch(header: BatchHeader, origin: AppendOrigin) -> None:
-    """Kafka checks coordinators less; no coordinator's batch fails these checks."""
+    """Raise if the header of a batch breaks a rule. Kafka checks coordinators less, but none of
+    their batches fails these checks."""
     count, delta = header.record_count, header.last_offset_delta
     if count <= 0 or delta + 1 != count:
         raise InvalidRecordError(f"last offset delta {delta} does not match record count {count}")
@@ -221,7 +223,7 @@ def sent_records(data: Buffer, batch: SentBatch) -> list[Record]:
 
 
 def _legacy_records(data: Buffer, at: int, header: LegacyHeader) -> list[Record]:
-    """A set must hold messages of its own magic, each with a valid CRC."""
+    """The messages of a set; raises if one has another magic than the set, or a wrong CRC."""
     if not inner_magics(data, at, header) <= {header.magic}:
         raise InvalidRecordError(
             f"a message set of magic {header.magic} contains messages of another magic"
@@ -359,8 +361,8 @@ class LeaderValidator:
 def assign_by_header(data: Buffer, rules: AppendRules, assign: Assignment) -> Buffer | None:
     """A copy of one batch that a client sent, with its offsets, checked by its header and CRC.
 
-    The records are not decoded. None if the topic's rules require that, or if anything is wrong:
-    `LeaderValidator.validate` then says what.
+    The records are not decoded. None if the topic's rules require them to be, or if anything is
+    wrong; `LeaderValidator.validate` then says what.
     """
     if len(data) < HEADER_BYTES or rules.is_compacted:
         return None
@@ -400,8 +402,8 @@ def assign_own(
 ) -> Buffer | None:
     """A copy of one batch that this process has encoded, with its offsets.
 
-    It is trusted, so it is neither decoded nor is its CRC computed. None if the topic rejects or
-    rewrites such a batch: `LeaderValidator.validate` does that.
+    It is trusted: it is not decoded, and its CRC is not checked. None if the topic rejects such a
+    batch or rewrites it; then call `LeaderValidator.validate`.
     """
     _check_offsets_left(assign, 1)
     attributes, _, _, max_timestamp, _ = BATCH_FACTS.unpack_from(data, ATTRIBUTES_AT)
@@ -425,7 +427,7 @@ def assign_own_group(
     """Several batches that this process has encoded, with their offsets patched into `data`.
 
     `facts` are those of all records. None, and `data` is unchanged, if the topic rejects, rewrites
-    or stamps one of them: `assign_own` does that, batch by batch.
+    or stamps one of the batches; then call `assign_own` for each batch.
     """
     if rules.is_log_append_time:
         return None

@@ -51,7 +51,8 @@ class RetentionSegment(NamedTuple):
     largest_timestamp: int
     """Largest timestamp of its records; -1 if none has one."""
     timestamp_offset: int
-    """The last offset of the batch that has it; of the record itself if it is in the future."""
+    """The last offset of the batch with the largest timestamp; if that is in the future, the offset
+    of the record."""
     mtime_ms: int
     """The file's, if no record has a timestamp; else -1, because it is not needed."""
     is_active: bool
@@ -78,7 +79,7 @@ class RetentionLog(NamedTuple):
     segments: tuple[RetentionSegment, ...]
     """In offset order, at least one; the last is active."""
     pending_commit_offset: int | None = None
-    """Where a bulk commit begins that is not recorded as installed: see `SegmentChanges`."""
+    """Start offset of a bulk commit that is not yet recorded as installed; see `SegmentChanges`."""
 
 
 class _SeenSegment(NamedTuple):
@@ -90,7 +91,7 @@ class _SeenSegment(NamedTuple):
 
 
 def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
-    """A log that is open for writing."""
+    """The facts of a log that is open for writing."""
     with log.maintenance.lock:
         end_offset, segments = log.log_end_offset, log.maintenance.segments
     seen = [
@@ -101,7 +102,7 @@ def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
 
 
 def retention_log_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
-    """A partition that is only read, as a writer would find it on opening."""
+    """A partition opened for reading, with the facts that a writer would find on opening it."""
     return view.retry_if_gone(lambda: _facts_of_view(view, now_ms))
 
 

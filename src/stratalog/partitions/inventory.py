@@ -189,7 +189,7 @@ class Details:
     producers: bool = False
     transactions: bool = False
     records: bool = False
-    """Counts records, for which the logs are read."""
+    """Count the records; this reads the logs."""
 
 
 class DiskUse(NamedTuple):
@@ -207,7 +207,7 @@ class DiskUse(NamedTuple):
 
     @property
     def other_bytes(self) -> int:
-        """Bytes of all files but `.log` files."""
+        """Bytes of everything except `.log` files."""
         return self.total_bytes - self.log_bytes
 
     @classmethod
@@ -230,7 +230,8 @@ def disk_use(directory: Path) -> DiskUse:
 
 
 def _allocated(directory: Path) -> Iterator[tuple[str, int]]:
-    """Names in a directory and their bytes; that of the directory itself is empty."""
+    """Name and size of each entry in a directory, after the directory itself, whose name is empty.
+    A directory in an object store has no size of its own, so only its files are listed."""
     if isinstance(directory, RemotePath):
         yield from ((file.name, file.size_bytes) for file in directory.listed().values())
         return
@@ -355,7 +356,7 @@ def summarize_partition(
 
 
 def _count_records(view: PartitionView, *, is_wanted: bool) -> int | None:
-    """An empty log has none; for others the log has to be read."""
+    """0 for an empty log; any other has to be read, and gives None unless `is_wanted`."""
     if view.log_start_offset == view.log_end_offset:
         return 0
     if not is_wanted:

@@ -97,7 +97,7 @@ class PendingBatch(RecordLists):
         """Where each record is now, if they were put into other batches."""
 
     def complete(self, outcome: Outcome) -> None:
-        """The batch was appended or refused. Frees keys and values."""
+        """Set the outcome, now that the batch was appended or refused, and free keys and values."""
         self.outcome = outcome
         self._free()
 
@@ -149,11 +149,14 @@ class BatchBuilder:
     )
 
     def __init__(self, options: BuilderOptions | None = None, ratio: float = 1.0) -> None:
+        """With `linger_ms` 0 a batch is ready as soon as it has a record, so that `Producer.append`
+        writes it before it returns. `ratio` is the first `compression_ratio`."""
         self._options = options or BuilderOptions()
         self._closed: deque[PendingBatch] = deque()
         self._open: PendingBatch | None = None
         self.ready_ms = _NEVER_MS
-        """When there will be a batch to build, if nothing more is added."""
+        """The time at which there will be a batch to build if nothing more is added, 0 if there is
+        one already; `_NEVER_MS` means never."""
         self.compression_ratio = ratio
 
     @property
@@ -301,7 +304,7 @@ class BatchBuilder:
         return _encoded(batch, fields._replace(codec=Codec.NONE, level=None))
 
     def complete(self, built: BuiltBatch, outcome: Outcome) -> None:
-        """The batch that was built last was appended or refused."""
+        """Remove the batch that was built last, which was appended or refused."""
         self._closed.popleft()
         self._update_ready()
         built.pending.complete(outcome)

@@ -1,4 +1,4 @@
-"""Tables that the page can sort: a cell shows a text and sorts by a value."""
+"""Tables that the page can sort: a cell shows text and sorts by a value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Cell(NamedTuple):
 def table(
     caption: str, titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, can_filter: bool = False
 ) -> str:
-    """A table; nothing if it has no rows. Titles that begin with `#` are those of numbers."""
+    """The table, or nothing if it has no rows. A title that begins with `#` heads a column of
+    numbers."""
     if not rows:
         return ""
     head = "".join(

@@ -73,8 +73,8 @@ class Health:
             self.record_success(task, subject)
 
     def record(self, task: str, subject: Subject, error: BaseException) -> None:
-        """Log an error, and keep it as the last failure. A disk that fails needs no traceback: the
-        task runs again and again."""
+        """Log an error and keep it as the last failure. Disk errors are logged without a traceback,
+        because the task is repeated over and over."""
         if isinstance(error, StorageError):
             _log.error("%s: %s failed: %s", subject, task, error)
         else:

@@ -6,7 +6,7 @@
         for partition in logs.maintenance.state().partitions:
             print(partition.topic_partition, partition.failures)
 
-It deletes records, so it runs only when it is started; opening a log directory does not start it.
+It deletes records, so it has to be started explicitly; opening a log directory does not start it.
 Topics whose settings are unknown (`TopicInfo.unknown`) are skipped, with a warning.
 
 As in Kafka, the retention check is for logs that are not compacted. The cleaner threads delete old
@@ -114,7 +114,7 @@ class Maintenance:
         """Without threads, `run_pending` runs the tasks."""
         self._catalog, self._context, self._health = served
         self._cleaning = cleaning if served.context.config.log_cleaner_enable else None
-        self._lock = threading.Lock()  # over starting and stopping
+        self._lock = threading.Lock()  # held while starting and stopping
         self._schedule: Schedule | None = None
         self._cleaners: list[_CleanerThread] = []
         self._is_closed = False
@@ -164,7 +164,8 @@ class Maintenance:
                 schedule.every(period_ms, CLEANING, cleaner.work_until_idle)
 
     def _guarded_work(self, work: Callable[[], bool]) -> Callable[[], bool]:
-        """The cleaner records failures of partitions itself. Others must not end the thread."""
+        """`work`, with its errors recorded, so that they do not end the thread. The cleaner itself
+        records failures of partitions."""
 
         def guarded() -> bool:
             has_cleaned = False
@@ -239,7 +240,8 @@ class Maintenance:
         return info.unknown is not None
 
     def _retain(self, slot: PartitionSlot) -> RetentionPlan | None:
-        """A log that is not open is opened only if there is something to delete."""
+        """Apply retention to one log; None if it has no segment yet. A log that is not open is
+        opened only if there is something to delete."""
         now_ms = self._context.now_ms()
         if slot.loaded is None:
             start = slot.root.load_point(slot.topic_partition).log_start_offset

@@ -1,9 +1,9 @@
 """The reader of a streaming query.
 
-One instance lives in a process beside the driver for as long as the query runs, and decides how far
-each micro-batch reads; a copy is sent to the executors and reads. What has been read is known from
-Spark's checkpoint alone: offsets as the Kafka connector writes them, where the next batch starts.
-The directories are listed again each time, so new segments, topics and partitions are seen.
+One instance runs in a process beside the driver and decides how far each micro-batch reads; copies
+of it do the reading on the executors. Only Spark's checkpoint records what has been read: the
+offsets where the next batch starts, in the Kafka connector's format. The directories are listed
+again each time, so new segments, topics and partitions are seen.
 
 How much a micro-batch takes is decided by pure functions of offsets and the clock. Their rules are
 those of Spark's Kafka connector, so that a query that is moved from it has the same batches.
@@ -78,8 +78,9 @@ class LogEnds(NamedTuple):
 
 
 def share_limit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """End offsets so that about `limit` offsets are taken, each partition in proportion to what it
-    has: rounded down, but at least one, so that small partitions do not starve."""
+    """End offsets that take about `limit` offsets, shared among partitions in proportion to what
+    each has: rounded down, but at least one if it has any, so that small partitions do not
+    starve."""
     sizes = {tp: max(0, end - start.get(tp, end)) for tp, end in latest.items()}
     total = sum(sizes.values())
     if limit >= total:
@@ -105,7 +106,7 @@ def is_delayed(
 def with_new_partitions(
     start: Offsets, logs: Mapping[TopicPartition, LogEnds], *, fails_on_data_loss: bool
 ) -> dict[TopicPartition, int]:
-    """Where the next batch starts. Partitions that are new since the last one are read from their
+    """Where the next batch starts. Partitions that are new since the last batch are read from their
     start."""
     begin = dict(start)
     for tp, log in logs.items():
@@ -118,7 +119,8 @@ def with_new_partitions(
 
 
 def without_lost(start: Offsets, logs: Mapping[TopicPartition, LogEnds]) -> Offsets:
-    """The same offsets, moved past what is lost: it does not count, and is reported only once."""
+    """The same offsets, limited to what the logs still have, so that a loss does not count and is
+    reported once."""
     return {
         tp: min(max(offset, logs[tp].start), logs[tp].end)
         for tp, offset in start.items()
@@ -129,7 +131,7 @@ def without_lost(start: Offsets, logs: Mapping[TopicPartition, LogEnds]) -> Offs
 def find_recreated(
     ids: Mapping[str, uuid.UUID], logs: Mapping[TopicPartition, LogEnds]
 ) -> dict[TopicPartition, str]:
-    """Partitions whose topic had another id when it was read last, with the message for each. A
+    """Partitions whose topic had another id the last time it was read, with the message for each. A
     topic whose id is unknown counts as the same."""
     found = {}
     for tp, log in logs.items():
@@ -147,7 +149,7 @@ def topic_ids(logs: Mapping[TopicPartition, LogEnds]) -> dict[str, uuid.UUID]:
 def report_lost_offsets(
     start: Offsets, logs: Mapping[TopicPartition, LogEnds], *, fails_on_data_loss: bool
 ) -> None:
-    """Report as lost what the logs no longer have of the offsets to read next."""
+    """Report offsets that were to be read next but are no longer in the logs."""
     for tp, offset in start.items():
         what = _lost_of(tp, offset, logs.get(tp))
         if what is not None:
@@ -160,7 +162,7 @@ def _lost_of(tp: TopicPartition, offset: int, log: LogEnds | None) -> str | None
     if log.end < offset:
         return f"{tp} ends at offset {log.end}, but was read up to {offset}"
     if log.start > offset:
-        return f"{tp} starts at offset {log.start}, but was read up to {offset} only"
+        return f"{tp} starts at offset {log.start}, but was read only up to {offset}"
     return None
 
 
@@ -187,7 +189,8 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return existing_partitions(logs, self._options)
 
     def _report_missing(self, what: str) -> None:
-        """A warning comes once, although partitions are listed several times for each batch."""
+        """Report that subscribed partitions are missing. Warns once, although partitions are listed
+        several times for each batch."""
         if what != self._missing:
             report_loss(what, fails_on_data_loss=self._options.fail_on_data_loss)
         self._missing = what

@@ -69,8 +69,9 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 class SystemCalls:
     """The calls that change a disk, or make changes durable. Each raises OSError.
 
-    `drop_cache` has the next read of the file come from the disk, but for what is not written yet.
-    `start_writing` has the disk begin with a part of a file; nothing is durable before an `fsync`.
+    After `drop_cache`, the next read of the file comes from the disk, except for data not yet
+    written back. `start_writing` starts the write-back of a part of a file; nothing is durable
+    before an `fsync`.
     """
 
     open: Callable[[Path, int, int], int] = os.open
@@ -154,7 +155,8 @@ class AppendFile(Closeable):
         self.size_bytes = position + len(data)
 
     def _write_rest(self, data: Buffer, position: int, written: int) -> None:
-        """The kernel takes less than asked for when space runs out, or above 2 GiB."""
+        """Write the rest after a short write: the kernel takes less than asked for when space runs
+        out, or above 2 GiB."""
         rest = memoryview(data)
         while written < len(data):
             written += self._pwrite(self._fd, rest[written:], position + written)
@@ -179,8 +181,8 @@ class AppendFile(Closeable):
             self._calls.ftruncate(self._fd, self._allocated_bytes)
 
     def start_writing(self, position: int) -> None:
-        """Have the disk begin to write what was appended from `position` on, so that a later
-        `fsync` has less to wait for. A failure is left to that `fsync`."""
+        """Start the write-back of what was appended from `position` on, so that a later `fsync` has
+        less to wait for. A failure is left to that `fsync`."""
         with suppress(OSError):
             self._calls.start_writing(self._fd, position, self.size_bytes - position)
 
@@ -229,7 +231,7 @@ class AppendFile(Closeable):
             self.truncate(self.size_bytes)
 
     def close(self) -> None:
-        """Truncates nothing: call `trim` first if zeros may follow."""
+        """Close the file without truncating it: call `trim` first if zeros may follow."""
         with self._closing, storage_errors("close", self.path):
             fd, self._fd = self._fd, -1
             if fd >= 0:
@@ -340,11 +342,11 @@ class Disk:
             self._calls.truncate(path, size_bytes)
 
     def fsync(self, path: Path) -> None:
-        """Everything in the file is on disk afterwards, what was written through mappings too."""
+        """Make everything in the file durable, also what was written through mappings."""
         self._fsync(path, os.O_RDONLY)
 
     def fsync_dir(self, path: Path) -> None:
-        """Names in the directory are on disk afterwards: files created, renamed and removed."""
+        """Make the names in the directory durable: files created, renamed and removed."""
         self._fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def _fsync(self, path: Path, flags: int) -> None:
@@ -374,7 +376,7 @@ class Disk:
                 self._calls.close(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Durable only after `fsync_dir`. Replaces the target, if there is one."""
+        """Rename a file, and replace the target if there is one. Durable only after `fsync_dir`."""
         with storage_errors(f"rename to {target.name}", source):
             self._calls.rename(source, target)
 
@@ -450,7 +452,7 @@ class Disk:
             return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
 
     def mkdir(self, path: Path, *, exist_ok: bool = False) -> None:
-        """Durable only after `fsync_dir` of the parent."""
+        """Create a directory. Durable only after `fsync_dir` of the parent."""
         with storage_errors("create", path):
             try:
                 self._calls.mkdir(path, _DIR_MODE)

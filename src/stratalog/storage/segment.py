@@ -65,10 +65,11 @@ _State: TypeAlias = "tuple[int, int, IndexState]"
 class SegmentWriter:
     """Appends to a segment. One thread calls it; others may read `published` at any time.
 
-    What counts of an append, apart from the files, is one tuple, which is replaced at the very end.
-    So whatever interrupts it, even Ctrl-C between two instructions, leaves the earlier state; the
-    next append removes what may be in the files by then. The earlier tuple is kept for readers, who
-    do not see an append before the log end has moved.
+    Everything that decides whether an append counts is in one tuple, which is replaced last. So
+    whatever interrupts an append, even Ctrl-C between two instructions, leaves the earlier state;
+    the next append removes what may be in the files by then. `first_timestamp` is set before the
+    tuple, but decides nothing while the segment is empty. The earlier tuple is kept for readers,
+    who do not see an append before the log end has moved.
     """
 
     def __init__(
@@ -303,7 +304,8 @@ class SegmentWriter:
         return LargestTimestamp(timestamp, offset)
 
     def seal(self) -> None:
-        """The segment gets no more batches: write the last time entry, trim the files.
+        """Write the last time entry, trim the files and close the log: the segment gets no more
+        batches.
 
         May be called again after it failed.
         """
@@ -481,7 +483,7 @@ class Segment:
         return size_bytes - writer.published.position
 
     def flush(self) -> None:
-        """Make everything but the names durable, in Kafka's order. Names need `fsync_dir`."""
+        """Make the files durable, in Kafka's order; their names need `fsync_dir`."""
         writer = self._writer
         if writer is None or not writer.log.fsync():
             self._disk.fsync(self.path)
@@ -533,7 +535,7 @@ class Segment:
         return IndexPair(self._disk, offset_index, time_index, self.base_offset)
 
     def become_inactive(self) -> None:
-        """The segment gets no more batches: write the last time entry, trim the files."""
+        """Write the last time entry and trim the files: the segment gets no more batches."""
         writer = self._writer
         if writer is not None:
             writer.seal()
@@ -650,8 +652,8 @@ class Segment:
     # -- files
 
     def release_name(self) -> None:
-        """Call before another segment gets the name: all views of this one then open its own file
-        or none."""
+        """Detach readers from the name before another segment gets it: from then on, all views of
+        this segment open its own file or none."""
         self._readers.release_name(self.path)
 
     def rename(self, state: FileState) -> None:

@@ -38,7 +38,7 @@ class ClassicProtocol:
     # -- JoinGroup
 
     def join(self, group: ClassicGroup, request: GroupRequest, reply: Reply) -> None:
-        """Respond now, or when the rebalance has come that far. Raises RequestError."""
+        """Respond now, or once the rebalance allows it. Raises RequestError."""
         body = request.body
         member_id = body["memberId"]
         if group.state is ClassicState.DEAD:
@@ -55,7 +55,8 @@ class ClassicProtocol:
             self._rejoin(group, member, request, reply)
 
     def _check_size(self, group: ClassicGroup, member_id: str) -> None:
-        """Members that are in, or were promised a place, are not counted twice."""
+        """Raise if the group is full. A member that is known, or has been promised a place, is not
+        counted again."""
         is_known = member_id in group.members or member_id in group.pending_members
         size = len(group.members) + len(group.pending_members)
         if not is_known and size >= self._env.settings.group_max_size:
@@ -126,8 +127,8 @@ class ClassicProtocol:
     def _return_static(
         self, group: ClassicGroup, request: GroupRequest, member_id: str, reply: Reply
     ) -> None:
-        """A new process takes the place of a static member. If it wants what the old one wanted,
-        nobody else notices."""
+        """Give the place of a static member to its new process. If the group is stable and would
+        still choose the same protocol, no rebalance is needed."""
         instance_id = request.body["groupInstanceId"]
         old_leader = group.leader
         old = group.replace_static(instance_id, member_id)
@@ -303,7 +304,7 @@ class ClassicProtocol:
             self._finish_sync(group, sent)
 
     def _finish_sync(self, group: ClassicGroup, sent: Mapping[str, bytes]) -> None:
-        """The assignment of the leader is known: every member that waits gets its part."""
+        """Write the leader's assignment, and send every member that waits its part of it."""
         assignments = {name: sent.get(name, b"") for name in group.members}
         try:
             self._write(group, assignments)
@@ -331,7 +332,7 @@ class ClassicProtocol:
     # -- Heartbeat, LeaveGroup
 
     def heartbeat(self, group: ClassicGroup, request: GroupRequest) -> None:
-        """The member is alive. Raises RequestError: 27 asks it to rejoin."""
+        """Note that the member is alive. Raises RequestError; code 27 tells it to rejoin."""
         member = self._checked_member(group, request.body)
         if group.state is ClassicState.EMPTY:
             raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -351,7 +352,7 @@ class ClassicProtocol:
         self._remove(group, group.member(member_id, instance_id).member_id)
 
     def check_commit(self, group: ClassicGroup, body: Body, *, is_transactional: bool) -> None:
-        """Whether this client may commit offsets now. Raises RequestError if not."""
+        """Raise RequestError unless this client may commit offsets now."""
         member_id, generation = body["memberId"], body["generationIdOrMemberEpoch"]
         instance_id = body.get("groupInstanceId")
         if group.state is ClassicState.DEAD:
@@ -369,7 +370,7 @@ class ClassicProtocol:
             raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def resume(self, group: ClassicGroup) -> None:
-        """After a start: every member must show that it is alive."""
+        """After a start, expect every member to show that it is alive."""
         for member in group.members.values():
             self._expect_heartbeat(group, member)
 
@@ -379,7 +380,8 @@ class ClassicProtocol:
         self._rebalance(group)
 
     def hand_over(self, group: ClassicGroup) -> None:
-        """The group is served by another protocol from now on; who waits shall ask again."""
+        """Stop serving the group, which another protocol serves from now on; members that are
+        waiting are told to ask again."""
         self.stop(group)
         group.state = ClassicState.DEAD
         for member in group.members.values():
@@ -440,7 +442,7 @@ _AGREED: Final = frozenset({ClassicState.COMPLETING_REBALANCE, ClassicState.STAB
 
 
 def join_error(code: ErrorCode, member_id: str) -> Body:
-    """A response to JoinGroup that says why not."""
+    """A JoinGroup response that reports an error."""
     return {
         "errorCode": code,
         "generationId": -1,
@@ -454,7 +456,7 @@ def join_error(code: ErrorCode, member_id: str) -> Body:
 
 
 def sync_error(code: ErrorCode) -> Body:
-    """A response to SyncGroup that says why not."""
+    """A SyncGroup response that reports an error."""
     return {"errorCode": code, "protocolType": None, "protocolName": None, "assignment": b""}
 
 
@@ -475,7 +477,7 @@ def _heartbeat_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
 
 
 def _rebalance_timeout_ms(body: Body) -> int:
-    """Version 0 has none: the session timeout stands for it."""
+    """Version 0 has none: the session timeout is used instead."""
     timeout_ms: int = body.get("rebalanceTimeoutMs", -1)
     return timeout_ms if timeout_ms >= 0 else int(body["sessionTimeoutMs"])
 

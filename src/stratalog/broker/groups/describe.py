@@ -23,7 +23,7 @@ _CONSUMER_MEMBER: Final = 1
 def list_groups(
     groups: Mapping[str, Group], states: Collection[str], types: Collection[str]
 ) -> list[Body]:
-    """The groups in one of these states and of one of these types; empty is any."""
+    """The groups in one of these states and of one of these types; an empty filter matches all."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {name.lower() for name in types}
     listed = [_listed(group) for group in groups.values()]
@@ -49,7 +49,8 @@ def _listed(group: Group) -> Body:
 
 
 def describe_classic(group_id: str, group: Group | None, version: int) -> Body:
-    """One group of DescribeGroups. A group of the other protocol is unknown here."""
+    """One group of DescribeGroups. A group of the other protocol is reported as not found;
+    until version 5, as dead and without an error."""
     if not isinstance(group, ClassicGroup):
         is_error = version >= _UNKNOWN_IS_AN_ERROR_SINCE
         return {
@@ -83,7 +84,7 @@ def describe_classic(group_id: str, group: Group | None, version: int) -> Body:
 
 
 def describe_consumer(group_id: str, group: Group | None, topics: Topics) -> Body:
-    """One group of ConsumerGroupDescribe. A classic group is unknown here."""
+    """One group of ConsumerGroupDescribe. A classic group is reported as not found."""
     if not isinstance(group, ConsumerGroup):
         return {"errorCode": ErrorCode.GROUP_ID_NOT_FOUND, "groupId": group_id}
     return {

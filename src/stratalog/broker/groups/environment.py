@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Body: TypeAlias = "dict[str, Any]"
 """A request or a response: its fields by Kafka's names."""
 Reply: TypeAlias = "Callable[[Body], None]"
-"""Takes the response, at once or later; exactly once."""
+"""Called with the response exactly once, now or later."""
 
 MINUTE_MS = 60_000
 
@@ -58,8 +58,8 @@ class Timers(Protocol):
     """Runs actions later, on the thread of the groups."""
 
     def schedule(self, key: Hashable, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run the action after `delay_ms`, instead of an earlier one with the same key. If it
-        raises RequestError, because its records could not be stored, it runs again later."""
+        """Run the action after `delay_ms`, instead of an earlier one with the same key. An action
+        that raises RequestError, because its records could not be stored, runs again later."""
 
     def cancel(self, key: Hashable) -> None:
         """Forget the action with this key, if there is one."""
@@ -115,7 +115,7 @@ class GroupSettings:
 
 @dataclass(frozen=True)
 class Environment:
-    """All of it."""
+    """Everything that groups need from the broker."""
 
     settings: GroupSettings
     now_ms: Callable[[], int]

@@ -29,7 +29,7 @@ from stratalog.format.kernels.memory import (
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 _LONG: Final = 1024
 _SHORT: Final = 128
-_PREFETCH_AHEAD: Final = 4096  # three streams within a page are more than the CPU foresees
+_PREFETCH_AHEAD: Final = 4096  # the CPU does not prefetch three streams within one page by itself
 
 # (CPU feature, LLVM intrinsic over 8 bytes, over 1 byte, bits of the sum in the 8-byte form)
 _INSTRUCTIONS = {
@@ -56,7 +56,7 @@ def _byte_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def _apply(columns: np.ndarray[Any, Any], sums: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Each of `sums` put through the linear map whose value at bit i is columns[i]."""
+    """Apply to each of `sums` the linear map that takes bit i to columns[i]."""
     out = np.zeros_like(sums)
     for bit in range(32):
         out ^= np.where(sums >> np.uint32(bit) & 1, columns[bit], np.uint32(0))
@@ -64,7 +64,7 @@ def _apply(columns: np.ndarray[Any, Any], sums: np.ndarray[Any, Any]) -> np.ndar
 
 
 def _shift_table(zeros: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[k, v]: the sum v << 8k after `zeros` (a power of two) zero bytes have followed."""
+    """Entry [k, v]: what the sum v << 8k becomes after `zeros` zero bytes (a power of two)."""
     columns = np.uint32(1) << np.arange(32, dtype=np.uint32)
     columns = _BYTE_TABLE[columns & 0xFF] ^ columns >> 8
     while zeros > 1:
@@ -77,7 +77,7 @@ def _shift_table(zeros: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _slices() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[k, v]: the sum of byte v followed by k zero bytes."""
+    """Entry [k, v]: the sum of byte v followed by k zero bytes."""
     rows = [_BYTE_TABLE]
     for _ in range(7):
         rows.append(_BYTE_TABLE[rows[-1] & 0xFF] ^ rows[-1] >> 8)
@@ -188,7 +188,8 @@ def is_crc_valid(buf: int, batch: Any) -> bool:
 
 @kernel(types.void(types.int64, BATCHES, types.boolean[::1]))
 def check(buf: int, batches: Any, out: Any) -> None:
-    """Whether each magic-2 batch of the bytes at address `buf` is right; others are left alone."""
+    """Set out[i] to whether the CRC of batch i of the bytes at address `buf` is valid. Only for
+    magic-2 batches; the entries of others are left alone."""
     for i in range(len(batches)):
         if batches[i].magic == MAGIC_2:
             out[i] = is_crc_valid(buf, batches[i])

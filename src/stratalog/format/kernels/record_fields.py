@@ -35,12 +35,13 @@ wrapping_sub = _operation("sub")
 INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
 
-_LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 7, without its sign
+_LOGICAL_7 = (1 << 57) - 1  # mask for a logical right shift by 7
 
 
 @inlined
 def read_int(at: int, end: int) -> tuple[int, int]:
-    """The zig-zag int at `at`, and the position after it, or -1 if it does not end before `end`."""
+    """Decode the zig-zag int at `at`: its value and the position after it (-1 if it does not end
+    before `end`)."""
     raw, after = _read_short(at, end)
     if after < 0:
         raw, after = read_unsigned(at, end, INT_BYTES_MAX)
@@ -50,7 +51,7 @@ def read_int(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_long(at: int, end: int) -> tuple[int, int]:
-    """The zig-zag long at `at`, and the position after it or -1, as for an int."""
+    """Decode the zig-zag long at `at`: its value and the position after it, or -1 as for an int."""
     raw, after = _read_short(at, end)
     if after < 0:
         raw, after = read_unsigned(at, end, LONG_BYTES_MAX)
@@ -59,7 +60,8 @@ def read_long(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _read_short(at: int, end: int) -> tuple[int, int]:
-    """A number of one or two bytes, as most are, still zig-zagged; -1 for any other."""
+    """A number of one or two bytes, as most are, not yet un-zig-zagged. The position is -1 for a
+    longer one, or if fewer than two bytes are left."""
     if end - at >= 2:
         byte = load_u8(at)
         if byte < 0x80:
@@ -72,7 +74,8 @@ def _read_short(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_unsigned(at: int, end: int, bytes_max: int) -> tuple[int, int]:
-    """The number at `at`, of any size and not zig-zagged, and the position after it or -1."""
+    """Decode the number at `at`, of any size and not zig-zagged: its value and the position after
+    it, or -1 as for an int."""
     value = 0
     shift = 0
     stop = min(end, at + bytes_max)
@@ -88,7 +91,7 @@ def read_unsigned(at: int, end: int, bytes_max: int) -> tuple[int, int]:
 
 @inlined
 def zigzag(number: int) -> int:
-    """Small numbers of either sign into small ones without: 0, -1, 1, -2 into 0, 1, 2, 3."""
+    """Map 0, -1, 1, -2 to 0, 1, 2, 3, so that small numbers of either sign stay small."""
     return number << 1 ^ number >> 63
 
 
@@ -103,7 +106,7 @@ def _long_size(raw: int) -> int:
 
 @inlined
 def varint_size(raw: int) -> int:
-    """Bytes of a number that is zig-zagged already."""
+    """Encoded size of a number that is already zig-zagged."""
     if 0 <= raw < 0x80:
         return 1
     if 0 <= raw < 0x4000:
@@ -123,7 +126,7 @@ def _put_long(at: int, raw: int) -> int:
 
 @inlined
 def put_varint(at: int, raw: int) -> int:
-    """Write a number that is zig-zagged already; the position after it."""
+    """Write a number that is already zig-zagged; returns the position after it."""
     if 0 <= raw < 0x80:
         store_u8(at, raw)
         return at + 1
@@ -164,7 +167,7 @@ def numbers(start: int, end: int) -> tuple[int, int, int, int]:
 @inlined
 def record_numbers(at: int, end: int) -> tuple[int, int, int, int]:
     """Timestamp delta and offset delta of the record at `at`, the position of the key's length, and
-    where the record ends. That position is -1 if this cannot be a record.
+    where the record ends. The position of the key's length is -1 if this cannot be a record.
     """
     start, record_end = record_body(at, end)
     if start < 0:
@@ -175,9 +178,9 @@ def record_numbers(at: int, end: int) -> tuple[int, int, int, int]:
 
 @inlined
 def binary(at: int, end: int) -> tuple[int, int, int]:
-    """Where a field's bytes begin, how many there are (below 0: null), and the position after it.
+    """Where a field's bytes begin, its length (negative: null), and the position after it.
 
-    The last is -1 if the body does not hold it.
+    The last is -1 if the body does not hold the field.
     """
     length, start = read_int(at, end)
     if start < 0 or length > end - start:
@@ -187,8 +190,8 @@ def binary(at: int, end: int) -> tuple[int, int, int]:
 
 @inlined
 def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
-    """Facts of the record at `at`: end, offset delta, where its key begins, how many bytes that has
-    (below 0: null), and the position after it. The end is -1 if this cannot be a record.
+    """Facts of the record at `at`: end, offset delta, where its key begins, the key's length
+    (negative: null), and the position after the key. The end is -1 if this cannot be a record.
     """
     _, offset_delta, at, record_end = record_numbers(at, end)
     if at < 0:
@@ -222,7 +225,7 @@ def headers_end(at: int, end: int, count: int) -> int:
 def fields_end(at: int, end: int, needs_key: bool) -> int:
     """The position after key, value and headers, or -1. `at` may be -1 already.
 
-    With `needs_key` a record without a key has no such position.
+    With `needs_key`, also -1 for a record without a key.
     """
     if at < 0:
         return -1

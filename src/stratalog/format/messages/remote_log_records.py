@@ -1,8 +1,8 @@
 """Records of `__remote_log_metadata`: which segments a broker has in remote storage.
 
 A value is a frame version (1), the record's type and version (all varints), then the fields; it has
-no key. Every type is flexible from version 0. Shown as Kafka shows the objects that it creates from
-them.
+no key. Every type is flexible from version 0. Records are shown in the form in which Kafka prints
+the objects it creates from them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ _RECORDS: Final[Mapping[int, Message]] = {
 
 
 class RemoteLogRecord(FramedRecord):
-    """One event in the life of a remote segment, or of all that a partition has there."""
+    """One event in the life of a remote segment, or of everything that a partition has in remote
+    storage."""
 
     __slots__ = ()
 

@@ -173,10 +173,10 @@ class CleanedTransactions:
 
 
 class LastRecord(NamedTuple):
-    """The last batch of a live producer, which must be kept."""
+    """What identifies the last batch of a live producer, which must be kept."""
 
     last_data_offset: int
-    """-1 if it has written no data in its epoch."""
+    """Last offset of that batch; -1 if the producer has written no data in its epoch."""
     producer_epoch: int
 
 
@@ -194,11 +194,11 @@ class CleaningRules:
     delete_retention_ms: int
     legacy_horizon_ms: int
     producers: Mapping[int, LastRecord]
-    """Live producers by id."""
+    """The last batches of live producers, by producer id."""
 
 
 def last_records(producers: Iterable[ProducerState]) -> dict[int, LastRecord]:
-    """The last batch of each of these producers."""
+    """For each of these producers, by id, what identifies its last batch."""
     return {
         state.producer_id: LastRecord(
             state.batches[-1].last_offset if state.batches else NO_OFFSET, state.producer_epoch
@@ -331,7 +331,8 @@ def _keep_empty_reason(header: EntryHeader, rules: CleaningRules) -> BatchReason
 
 
 def _is_last_of(header: EntryHeader, last: LastRecord) -> bool:
-    """For a producer without data, its last marker counts: it has the epoch that fences others."""
+    """Whether this is the last batch of its producer. If the producer has written no data, its last
+    marker counts, because that has the epoch that fences others."""
     if last.last_data_offset >= 0:
         return header.next_offset - 1 == last.last_data_offset
     return header.is_control and header.producer_epoch == last.producer_epoch

@@ -1,6 +1,6 @@
 """Messages of the protocol: topics, their settings and their files.
 
-`wire.message_tables` says how to read the table.
+`wire.message_tables` explains the notation below.
 """
 
 TABLE = """

@@ -1,6 +1,6 @@
 """Messages of the protocol: records in and out, and the offsets of a log.
 
-`wire.message_tables` says how to read the table.
+`wire.message_tables` explains the notation below.
 """
 
 TABLE = """

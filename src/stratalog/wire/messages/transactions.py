@@ -1,6 +1,6 @@
 """Messages of the protocol: producer ids and transactions.
 
-`wire.message_tables` says how to read the table.
+`wire.message_tables` explains the notation below.
 """
 
 TABLE = """
