@@ -82,7 +82,7 @@ class SegmentChanges:
         """How large the indexes of the last segment may be when the log is closed, if that is
         limited: if they are larger, the log gets a new, empty last segment."""
         self.pending_commit_offset: int | None = None
-        """Where a bulk commit begins that is not recorded as installed. Retention keeps what
+        """Where a bulk commit begins that is not yet recorded as installed. Retention keeps what
         follows: it shows how much of the commit is installed."""
         self._topic_partition = state.topic_partition
         self._epochs = state.epochs
