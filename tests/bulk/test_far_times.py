@@ -26,6 +26,12 @@ TIMES_MS = (1_700_000_000_000, -1, LONG_MAX // 1000, LONG_MAX // 1000 + 1, LONG_
         (ALL, [1_700_000_000_000_000, -1000, LAST_US, LAST_US, LAST_US]),
         (Interval(0, LONG_MAX), [1_700_000_000_000_000, LAST_US, LAST_US, LAST_US]),
         (Interval(LAST_US, LONG_MAX), [LAST_US, LAST_US, LAST_US]),
+        (Interval(LAST_US + 1, LONG_MAX), []),
+        (Interval(-LONG_MAX, LAST_US), [1_700_000_000_000_000, -1000, LAST_US, LAST_US, LAST_US]),
+        (Interval(-LONG_MAX, LAST_US - 1), [1_700_000_000_000_000, -1000]),
+        (Interval(-LONG_MAX, -1001), []),
+        (Interval(-LONG_MAX, -LONG_MAX), []),
+        (Interval(-999, 1_699_999_999_999_999), []),
     ],
 )
 def test_times_of_the_far_future(tmp_path: Path, times: Interval, expected: list[int]) -> None:
@@ -34,4 +40,6 @@ def test_times_of_the_far_future(tmp_path: Path, times: Interval, expected: list
     plan = plan_read({"path": str(tmp_path), "subscribe": "far"})
     read = ReadTask(SCHEMA, times_us=times).read
     found = [each for split in plan.splits for each in read(split)]
-    assert pa.Table.from_batches(found)["timestamp"].cast(pa.int64()).to_pylist() == expected
+    assert (
+        pa.Table.from_batches(found, SCHEMA)["timestamp"].cast(pa.int64()).to_pylist() == expected
+    )

@@ -28,7 +28,7 @@ from stratalog.format.column_types import (
     numpy_column,
 )
 from stratalog.log.column_reader import ColumnReader
-from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
+from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped, TimeRange
 from stratalog.log.segment_list import SegmentPart
 from stratalog.log.tiered_view import RemoteSegmentView
 from stratalog.partitions.view import open_partition_of
@@ -38,8 +38,6 @@ from stratalog.storage.segment_view import SegmentView
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from stratalog.bulk.splits import SegmentRange, Split
     from stratalog.log.partition_view import PartitionView
@@ -78,9 +76,7 @@ class ReadTask:
     ) -> Iterator[pa.RecordBatch]:
         columns = _SparkColumns(self.schema, part)
         for batch in self._decoded(part, on_skip):
-            kept = _at_times(batch, self.times_us)
-            if kept.num_rows:
-                yield columns.convert(kept)
+            yield columns.convert(batch)
 
     def _decoded(
         self, part: SegmentRange, on_skip: Callable[[Skipped], None]
@@ -153,16 +149,11 @@ class ReadTask:
             start_offset=start,
             end_offset=part.end_offset,
             aborted=AbortedRanges(part.aborted),
+            times=_time_range(self.times_us),
             corruption=CorruptionPolicy(on_skip if self.skips_corruption else None),
         )
-        return ColumnReader(plan, self._columns)
-
-    @property
-    def _columns(self) -> list[str]:
         names = [name for name in self.schema.names if name not in PARTITION_COLUMNS]
-        if not self.times_us.is_all and "timestamp" not in names:
-            names.append("timestamp")
-        return names or ["offset"]
+        return ColumnReader(plan, names or ["offset"])
 
 
 def _first(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
@@ -182,16 +173,16 @@ def _segment_view(part: SegmentRange) -> SegmentView:
     return SegmentView(part.segment, part.base_offset, part.end_position, part.identity)
 
 
-def _at_times(batch: pa.RecordBatch, times_us: Interval) -> pa.RecordBatch:
-    """Only the records in this range of time."""
-    if times_us.is_all:
-        return batch
-    times = _milliseconds(batch.column("timestamp"))
-    low, high = -(-times_us.low // 1000), times_us.high // 1000
-    keep = (times >= low) & (times <= high)
-    if keep.all():
-        return batch
-    return batch.filter(numpy_column(keep, pa.bool_()))
+def _time_range(times_us: Interval) -> TimeRange:
+    """The range in milliseconds. As `_in_microseconds` limits timestamps, a bound at or beyond the
+    limit selects by what Spark sees: all records that are beyond it, or none."""
+    since_ms, until_ms = -(-times_us.low // 1000), times_us.high // 1000 + 1
+    if since_ms > _MILLISECONDS_MAX or until_ms <= -_MILLISECONDS_MAX:
+        return TimeRange(0, 0)
+    return TimeRange(
+        since_ms if since_ms > -_MILLISECONDS_MAX else None,
+        until_ms if until_ms <= _MILLISECONDS_MAX else None,
+    )
 
 
 class _SparkColumns:
@@ -218,13 +209,10 @@ class _SparkColumns:
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
-    """From the milliseconds of the log to Spark's microseconds. Every record has a timestamp."""
-    return numpy_column(_milliseconds(column) * np.int64(1000), _TIMESTAMP)
+    """From the milliseconds of the log to Spark's microseconds, limited to what 64 bits can hold.
 
-
-def _milliseconds(column: pa.Array) -> NDArray[np.int64]:
-    """Timestamps of the log, limited to what 64 bits of microseconds can hold.
-
-    Kafka accepts any timestamp from a producer; 2^63 - 1 is commonly used for "never".
+    Every record has a timestamp. Kafka accepts any from a producer; 2^63 - 1 is commonly used for
+    "never".
     """
-    return np.clip(int64_numbers(column), -_MILLISECONDS_MAX, _MILLISECONDS_MAX)
+    limited = np.clip(int64_numbers(column), -_MILLISECONDS_MAX, _MILLISECONDS_MAX)
+    return numpy_column(limited * np.int64(1000), _TIMESTAMP)
