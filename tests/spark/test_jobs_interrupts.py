@@ -57,11 +57,18 @@ def running(mark: Path, program: str = "org.apache.spark") -> list[int]:
     return found
 
 
-def test_while_spark_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param(running, id="script"),
+        pytest.param(lambda mark: any(mark.glob("blockmgr-*")), id="context"),
+    ],
+)
+def test_while_spark_starts(begun: Callable[[Path], object], tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     logs, mark = tmp_path / "logs", tmp_path / "local"
     args = ("ingest", tmp_path / "a.csv", "--to", logs, "-t", "t", "-p", "1", "--master", "local")
-    said = interrupted(*args, when=lambda: bool(running(mark)), mark=mark)
+    said = interrupted(*args, when=lambda: bool(begun(mark)), mark=mark)
     assert said == [INTERRUPTED]
     assert not logs.exists()
 

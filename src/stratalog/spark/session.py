@@ -141,7 +141,7 @@ def open_session(
             with home_without_archive(master, given):
                 session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
             try:
-                with jvm.ended_by_interrupts(session):
+                with jvm.ended_by_interrupts():
                     yield session
             finally:
                 if not jvm.is_ended:
@@ -227,19 +227,16 @@ class _Jvm:
             gateways.Popen = subprocess.Popen
 
     @contextmanager
-    def ended_by_interrupts(self, session: SparkSession) -> Iterator[None]:
+    def ended_by_interrupts(self) -> Iterator[None]:
         """If the JVM was started here. PySpark's handler would call it in the middle of a call."""
         is_ours = self._process is not None
         if not is_ours or threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        counts_server: Any = session.sparkContext._accumulatorServer
-
         def interrupted(*_: object) -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough, while we wait for the end
             logging.disable(logging.CRITICAL)  # PySpark logs pages about the lost JVM
-            counts_server.handle_error = lambda *_: None
             self.end()
             raise KeyboardInterrupt
 
@@ -259,6 +256,9 @@ class _Jvm:
         process, self._process, self.is_ended = self._process, None, True
         if process is None:
             return
+        accumulators: Any = import_module("pyspark.accumulators")
+        for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+            server.handle_error = lambda *_: None  # it prints a traceback about the lost JVM
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
